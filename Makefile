@@ -28,7 +28,7 @@ else
   CHECK_SKIPS := --no-python-torch
 endif
 
-# What these print goes to a log, which is shown when one fails.
+# The output of these commands goes to a log, which is shown when one fails.
 LOG := $(BUILD)/make.log
 
 .PHONY: build programs deb test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
@@ -79,7 +79,7 @@ fuzz: install-packages
 	@$(FUZZ_BUILD) -B build-fuzz-asan && cmake --build build-fuzz-asan -j $(JOBS) --target fuzzers
 	@tests/fuzz/run.sh build-fuzz build-fuzz-asan $(RUNS)
 
-# What needs neither torch nor MPI, under the sanitizers; the thread sanitizer where threads are.
+# Tests all that needs neither torch nor MPI under sanitizers, and threads under their own one.
 sanitize: install-packages
 	@cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) --target exec_tests && \
@@ -98,7 +98,7 @@ demo: programs $(VENV)
 bench: build $(VENV)
 	@bench/run.sh $(BUILD) $(PARTS)
 
-# Whether ratios are as those stored in bench/results, within their spread.
+# Checks that ratios are within the spread of those stored in bench/results.
 bench-check: build $(VENV)
 	@test -f bench/results/summary.json || { echo "nothing is stored in bench/results: make bench" >&2; exit 1; }
 	@rm -rf $(BUILD)/bench-results

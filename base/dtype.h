@@ -1,4 +1,4 @@
-// The table of element types in safetensors files and their PyTorch names.
+// Has the table of element types in safetensors files and their PyTorch names.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,8 +13,8 @@ struct Dtype {
   const char* torch;  // "float32"; "" if PyTorch has no such type
 };
 
-// In the order of the format's own enumeration, which also determines the order of tensors in a
-// file.
+// Returns the table in the order of the format's own enumeration, which also determines the order
+// of tensors in a file.
 const std::vector<Dtype>& Dtypes();
 
 // Finds a type by the file's name or PyTorch's ("F32", "float32", "torch.float32"); nullptr if

@@ -1,4 +1,4 @@
-// The error type for everything that a user can cause and fix.
+// Defines the error type for everything that a user can cause and fix.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-// The numbers that archives of torch.export give to element types.
+// Maps the numbers that archives of torch.export give to element types.
 #pragma once
 #include <cstdint>
 #include <string>

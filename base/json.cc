@@ -161,7 +161,7 @@ static Document Parse(std::string_view text, const std::string& path) {
     const size_t word = WordAt(text, e.byte ? e.byte - 1 : 0);
     if (std::string number = NotANumber(text.substr(word)); !number.empty())
       throw Error(path + ":" + Position(text, word),
-                  number + " is not a number of JSON: write a finite one");
+                  number + " is not a JSON number: write a finite one");
     std::string reason = e.what();
     size_t colon = reason.find("column");
     colon = reason.find(": ", colon == std::string::npos ? 0 : colon);

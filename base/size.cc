@@ -39,13 +39,13 @@ int64_t ParseSize(std::string_view text, const std::string& where) {
     bool lower = unit == "kib" || unit == "mib" || unit == "gib" || unit == "tib";
     if (unit.back() == 'b' && !lower)
       throw fail("counts bits: its last letter is a lower-case b; for bytes it is B");
-    if (unit.back() != 'B' && !lower) throw fail("has no unit that is known here");
+    if (unit.back() != 'B' && !lower) throw fail("has an unknown unit");
     std::string_view prefix = unit.substr(0, unit.size() - 1);
     bool binary = prefix.size() == 2 && (prefix[1] == 'i' || prefix[1] == 'I');
     if (!prefix.empty()) {
       size_t power = std::string_view("KMGT").find(static_cast<char>(std::toupper(prefix[0])));
       if (power == std::string_view::npos || (prefix.size() != 1 && !binary))
-        throw fail("has no unit that is known here");
+        throw fail("has an unknown unit");
       factor = std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
     }
   }

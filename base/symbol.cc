@@ -54,7 +54,7 @@ struct Parser {
     return modulo ? a - FloorDivide(a, b) * b : FloorDivide(a, b);
   }
   int64_t Power(int64_t base, int64_t exponent) const {
-    if (exponent < 0 || exponent > 63) Fail("has an exponent that is not of 0 to 63");
+    if (exponent < 0 || exponent > 63) Fail("has an exponent that is not from 0 to 63");
     int64_t out = 1;
     bool overflow = false;
     for (; exponent > 0; --exponent) overflow |= __builtin_mul_overflow(out, base, &out);
@@ -93,7 +93,7 @@ struct Parser {
            (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_'))
       ++at;
     std::string word = text.substr(begin, at - begin);
-    if (word.empty()) Fail("breaks off at column " + std::to_string(at + 1));
+    if (word.empty()) Fail("ends early at column " + std::to_string(at + 1));
     if (std::isdigit(static_cast<unsigned char>(word[0]))) {
       int64_t value = 0;
       bool overflow = false;
@@ -111,7 +111,7 @@ struct Parser {
     return found->second;
   }
   int64_t Factor() {
-    if (++depth > kMaxDepth) Fail("is nested too deep");
+    if (++depth > kMaxDepth) Fail("is nested too deeply");
     int64_t value;
     if (Take("-")) {
       value = Checked(false, -Factor());
@@ -167,7 +167,7 @@ struct Parser {
     return value;
   }
   int64_t Not() {
-    if (++depth > kMaxDepth) Fail("is nested too deep");
+    if (++depth > kMaxDepth) Fail("is nested too deeply");
     const int64_t value = TakeWord("not") ? !Not() : Comparison();
     --depth;
     return value;

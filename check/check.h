@@ -17,9 +17,9 @@ struct CheckRequest {
   std::string input, output;         // files
   std::vector<std::string> outputs;  // names; none: all
   int microbatches = 1;
-  std::string weights;     // what OpenCheckpoint takes; "": the package's
+  std::string weights;     // a path for OpenCheckpoint; "": the package's weights
   std::string device_map;  // a file; "": weights are in memory, unless the conf offloads some
-  int ranks = 0;        // how many are to be started; 0: as many as the conf names
+  int ranks = 0;           // number to start; 0: as many as the conf names
   bool resume = false;  // checkpoints may be there
   double memory = 0;    // bytes that each rank may hold; 0: no limit
 };
@@ -27,7 +27,7 @@ struct CheckRequest {
 enum class Severity { kError, kWarning, kNote };
 
 struct Finding {
-  std::string rule;  // of CheckRules
+  std::string rule;  // a name in CheckRules
   Severity severity = Severity::kError;
   std::string text;          // "WHERE: WHAT", and a cure on further lines, as Error has it
   int line = 0, column = 0;  // in the file named at the start of `text`; 0: unknown
@@ -40,7 +40,7 @@ struct NotChecked {
 struct CheckResult {
   std::vector<Finding> findings;  // in the order of the rules
   std::vector<NotChecked> not_checked;
-  int ranks = 0;  // of the run; 0: unknown
+  int ranks = 0;  // the run's; 0: unknown
 
   int Count(Severity severity) const;
 };

@@ -110,7 +110,7 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
 // inputs that the model does not use.
 static void NoteGuards(const Model& model, const Manifest& manifest,
                        std::vector<std::string>& notes) {
-  std::map<std::string, int64_t> sizes;  // of any value
+  std::map<std::string, int64_t> sizes;  // by symbol
   for (int id : manifest.inputs)
     for (const std::string& size : manifest.values[static_cast<size_t>(id)].shape)
       for (const std::string& symbol : SymbolsOf(size)) sizes[symbol] = 1;
@@ -134,7 +134,7 @@ static void CheckRanks(const Model& model, int modules, const CompileOptions& op
   throw Error(
       model.file,
       Counted(modules, "module") + " cannot be grouped into " + Counted(options.ranks, "stage") +
-          ", one a rank" + (unmarked ? ": nothing says where to cut the model" : ""),
+          ", one per rank" + (unmarked ? ": nothing says where to cut the model" : ""),
       "cut it into more: --split equal:" + std::to_string(options.ranks) +
           (unmarked ? std::string(", --split modules:NAME,... (before these submodules), or ") +
                           (model.markers_dropped
@@ -149,7 +149,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
   };
-  KeepLayouts(model);  // those of the export, not of a checkpoint
+  KeepLayouts(model);  // the export's layouts, not a checkpoint's
   // The model decides which weights share memory, or the checkpoint if the model holds none.
   const bool absent = std::any_of(model.weights.begin(), model.weights.end(),
                                   [](const Weight& weight) { return weight.absent; });
@@ -193,8 +193,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     const std::string at = LookingAt::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 "LibTorch fails on it: " + WithoutBacktrace(e.what()),
-                std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1), "
-                                         "and see"
+                std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1)"
                                        : "write that line with other operations") +
                     "; this is a fault of pipewright: please report it with the model. --dump-ir "
                     "DIR keeps the graph after each pass, whose last file shows where it failed");

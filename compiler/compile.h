@@ -1,5 +1,5 @@
-// The compiler as a function from a model to a package. `pipewright compile` calls it, and so do
-// C++ programs that trace their own models (compiler/trace.h).
+// Declares the compiler as a function from a model to a package. `pipewright compile` calls it, and
+// so do C++ programs that trace their own models (compiler/trace.h).
 #pragma once
 #include <string>
 #include <vector>

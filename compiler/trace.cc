@@ -55,7 +55,7 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
     if (node->kind() != prim::GetAttr && node->kind() != prim::Constant) nodes.push_back(node);
   std::vector<std::string> paths(nodes.size());
   std::vector<bool> owns(nodes.size(), false);
-  std::map<std::string, int> uses;  // of a weight
+  std::map<std::string, int> uses;  // by weight
   for (size_t i = 0; i < nodes.size(); ++i) {
     int call = 0;
     for (const Value* input : nodes[i]->inputs()) {

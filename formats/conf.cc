@@ -333,7 +333,7 @@ static void CheckConf(Conf& conf, int modules, int launched_ranks,
     return source.Fail({kModules},
                        "module_to_stage_map has " + Counted(entries, "entry") + ", the model has " +
                            Counted(modules, "module"),
-                       "give one entry a module and, if you like, one more, last, for the loss");
+                       "give one entry per module and, if you like, one more, last, for the loss");
   CheckStagesUsed(conf, count, source);
   if (entries == count &&
       conf.module_to_stage.back() >= static_cast<int>(conf.stage_to_ranks.size()))

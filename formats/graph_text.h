@@ -53,7 +53,7 @@ ModelGraph ReadGraphText(std::string_view text, const std::string& path);
 // gives the same bytes.
 std::string WriteGraphText(const ModelGraph& graph);
 
-// Returns whether `text` looks like graph text: its first line has the shape of a node.
+// Returns true if `text` looks like graph text: its first line has the shape of a node.
 bool LooksLikeGraphText(std::string_view text);
 
 // Returns the sources of each node's edges in the order of its arguments.

@@ -7,7 +7,8 @@ namespace pipewright {
 
 struct JobMistake {
   std::string text;          // the error of ReadJob if this were the only mistake
-  int line = 0, column = 0;  // of the value at fault, or of the object that lacks a key; from 1
+  // The place, from 1, of the value at fault, or of the object that lacks a key.
+  int line = 0, column = 0;
 };
 
 // Returns nothing if ReadJob reads the file. A wrong value is left out or replaced by a valid one

@@ -74,7 +74,7 @@ struct SharedWeight {
 };
 
 struct Manifest {
-  std::string version;                                         // of pipewright
+  std::string version;                                         // pipewright's
   std::string source;                                          // file name of the model
   bool exported_in_training = true;                            // false: exported in evaluation mode
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;  // range of each dynamic size

@@ -77,7 +77,7 @@ class ReprReader {
   ModuleRepr Module(int depth) {
     ModuleRepr module;
     module.at = at_;
-    if (depth > kDeepest) Fail(at_, "modules within modules, more than twenty deep");
+    if (depth > kDeepest) Fail(at_, "modules are nested more than twenty deep");
     do {
       const std::string word = Word();
       if (word.empty())
@@ -156,7 +156,7 @@ class ReprReader {
 
   std::string Value(int depth) {
     const size_t begin = at_;
-    if (depth > kDeepest) Fail(at_, "tuples within tuples, more than twenty deep");
+    if (depth > kDeepest) Fail(at_, "tuples are nested more than twenty deep");
     if (Next() == '(' || Next() == '[') return List(depth);
     if (Next() == '\'' || Next() == '"') return String();
     if (text_.compare(at_, 11, "torch.Size(") == 0) {

@@ -10,7 +10,7 @@ namespace pipewright {
 struct Description {
   std::string text;
   std::string path, node;    // the graph's file, the node's id
-  int line = 0, column = 0;  // of its first character, from 1; 0: not known
+  int line = 0, column = 0;  // the place of its first character, from 1; 0: not known
 
   // Returns the position of a character, such as "graph.txt:3:12: node node4".
   std::string At(size_t offset = 0) const;

@@ -25,7 +25,8 @@ void ReadRate(const Json& in, const std::string& where, int64_t steps, RateJob& 
                                      {"step", RateJob::kStep}},
                                     where + ".type");
   auto only = [&](const char* key, bool right) {
-    if (in.contains(key) && !right) throw Error(where + "." + key, "means nothing for this type");
+    if (in.contains(key) && !right)
+      throw Error(where + "." + key, "is not a key of type " + Quote(in.value("type", "constant")));
   };
   bool falls = rate.kind == RateJob::kCosine || rate.kind == RateJob::kLinear ||
                rate.kind == RateJob::kPolynomial;
@@ -90,7 +91,7 @@ void ReadMuon(const Json& in, const std::string& where, OptimizerJob& optimizer)
   }
   optimizer.others = std::make_shared<OptimizerJob>(ReadOptimizer(others, here, 1));
   if (optimizer.others->kind == OptimizerJob::kMuon)
-    throw Error(here + ".type", "muon is for matrices alone", "adamw, for example");
+    throw Error(here + ".type", "muon is only for matrices", "use adamw, for example");
 }
 
 }  // namespace
@@ -170,7 +171,7 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
   section.Range("weight_decay", 0, kAnyNumber, optimizer.weight_decay);
   section.Range("clip_norm", 0, kAnyNumber, optimizer.clip_norm);
   if (in.contains("clip_norm") && optimizer.clip_norm == 0)
-    throw Error(where + ".clip_norm", "0 would leave nothing of any gradient",
+    throw Error(where + ".clip_norm", "0 would remove every gradient",
                 "to clip nothing, leave \"clip_norm\" out");
   section.Get("master_weights", optimizer.master_weights);
   if (in.contains("state"))
@@ -178,7 +179,7 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
         Choose<bool>(in["state"], {{"memory", false}, {"disk", true}}, where + ".state");
   section.Get("state_folder", optimizer.state_folder);
   if (in.contains("state_folder") && !optimizer.state_on_disk)
-    throw Error(where + ".state_folder", "means nothing where \"state\" is not \"disk\"");
+    throw Error(where + ".state_folder", "has no effect unless \"state\" is \"disk\"");
   if (in.contains("groups")) ReadGroups(in["groups"], where + ".groups", optimizer);
   if (optimizer.kind == Job::kMuon) ReadMuon(in, where, optimizer);
   if (in.contains("lr_schedule"))
@@ -250,7 +251,7 @@ static void CheckPatterns(const Manifest& manifest, const std::vector<std::strin
   for (const std::string& pattern : patterns)
     if (!MatchesAny({pattern}, names))
       throw Error(where, "\"" + pattern + "\" matches no parameter" + Suggest(pattern, names),
-                  "patterns are as a shell's, over the whole name: \"blocks.0.*\"");
+                  "patterns are shell patterns for the whole name: \"blocks.0.*\"");
 }
 
 void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::string& where) {

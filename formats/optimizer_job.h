@@ -1,5 +1,5 @@
-// The "optimizer" object of a job: the algorithm, the learning rates, and the parameters it applies
-// to.
+// Reads the "optimizer" object of a job: the algorithm, the learning rates, and the parameters it
+// applies to.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -38,7 +38,7 @@ struct OptimizerJob {
   double alpha = 0.99;  // RMSprop
   bool centered = false;
   double lr_decay = 0, initial_accumulator = 0;  // Adagrad
-  double clip_norm = 0;                          // of all gradients; 0: none
+  double clip_norm = 0;                          // the limit for all gradients together; 0: none
   bool master_weights = false;                   // train 16-bit parameters through 32-bit copies
   // Keeps states between steps in files below a folder ("": the default for temporary files)
   // instead of in memory.

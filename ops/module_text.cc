@@ -296,7 +296,7 @@ std::string ParserSays(const std::string& said, const std::string& text) {
        said.substr(begin, caret - begin).find("torch.nn.functional.") != std::string::npos))
     out += "\nmodules are TorchScript: write torch.relu(x) for F.relu(x), and so on";
   if (said.find("but found 'import' here") != std::string::npos)
-    out += "\na module imports nothing: torch is there";
+    out += "\na module cannot import anything; torch is available";
   if (said.rfind("builtin cannot be used as a value", 0) == 0)
     out += "\ntorch has no such dtype or constant: write torch.float32, torch.bfloat16, "
            "torch.int64, and so on";
@@ -329,7 +329,7 @@ static void RefuseImport(const std::string& file, const std::string& text) {
     if (at != std::string::npos && lines[i].compare(at, 5, "from ") == 0 &&
         lines[i].find(" import ") != std::string::npos)
       throw Error(file + ":" + std::to_string(i + 1), "does not compile: " + lines[i].substr(at),
-                  "a module imports nothing: torch is there");
+                  "a module cannot import anything; torch is available");
   }
 }
 

@@ -19,8 +19,8 @@ static thread_local RandomKey t_key;
 void SetRandomKey(const RandomKey& key) { t_key = key; }
 RandomKey CurrentRandomKey() { return t_key; }
 
-// SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-// 2014).
+// Applies SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number
+// generators, 2014).
 static uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

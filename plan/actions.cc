@@ -12,7 +12,7 @@ int PeerOf(const Action& transfer) {
   return transfer.stage + (up ? 1 : -1);
 }
 
-std::string Place(int rank, size_t position, const Action& action) {
+std::string PlaceText(int rank, size_t position, const Action& action) {
   return "rank " + std::to_string(rank) + ", action " + std::to_string(position) + ", " +
          ToText(action);
 }

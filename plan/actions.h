@@ -39,7 +39,7 @@ inline int BackwardMicrobatch(const Action& a) {
 int PeerOf(const Action& transfer);
 
 // Returns text such as "rank 2, action 17, 2SEND_F5>4".
-std::string Place(int rank, size_t position, const Action& action);
+std::string PlaceText(int rank, size_t position, const Action& action);
 
 // Returns the rank that runs `stage` on `microbatch`.
 inline int RankOf(const StageGraph& graph, int stage, int microbatch) {
@@ -59,7 +59,7 @@ Plan ComputeOnly(const Plan& plan);
 bool HasTransfers(const Plan& plan);
 bool HasSteps(const Plan& plan);
 
-// Returns, by stage, whether the plan recomputes it; empty if it recomputes none.
+// Returns a flag for each stage, true if the plan recomputes it; empty if it recomputes none.
 std::vector<char> RecomputeOf(const Plan& plan);
 
 }  // namespace pipewright

@@ -18,7 +18,7 @@ std::vector<std::string> Places(const Plan& plan, Wanted wanted) {
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p)
       if (wanted(plan.ranks[r][p]))
-        places.push_back(Place(static_cast<int>(r), p, plan.ranks[r][p]));
+        places.push_back(PlaceText(static_cast<int>(r), p, plan.ranks[r][p]));
   return places;
 }
 
@@ -72,7 +72,7 @@ struct Indexer {
   void Put(std::vector<ComputePlace>& table, const char* what, int stage, int microbatch,
            ComputePlace place) {
     auto where = [&](const ComputePlace& at) {
-      return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);
+      return PlaceText(at.rank, at.position, plan.ranks[at.rank][at.position]);
     };
     if (stage < 0 || stage >= index.stages || microbatch < 0 || microbatch >= index.total)
       throw Error(where(place), "rule \"range\": the plan has " + std::to_string(index.stages) +
@@ -86,10 +86,9 @@ struct Indexer {
                                     " on rank " + std::to_string(rank));
     ComputePlace& entry = table[index.At(stage, microbatch)];
     if (entry.rank >= 0)
-      throw Error(where(place),
-                  "rule \"once\": the " + std::string(what) + " of stage " + std::to_string(stage) +
-                      " on microbatch " + std::to_string(microbatch) + " stands already at " +
-                      where(entry));
+      throw Error(where(place), "rule \"once\": the " + std::string(what) + " of stage " +
+                                    std::to_string(stage) + " on microbatch " +
+                                    std::to_string(microbatch) + " is already at " + where(entry));
     entry = place;
   }
 
@@ -99,7 +98,7 @@ struct Indexer {
     const ComputePlace& place = second[i];
     const Action& action = plan.ranks[place.rank][place.position];
     if (first[i].position >= place.position)
-      throw Error(Place(place.rank, place.position, action),
+      throw Error(PlaceText(place.rank, place.position, action),
                   "rule \"order\": its " + std::string(what) + ", " +
                       ToText(plan.ranks[first[i].rank][first[i].position]) +
                       ", comes after it, as action " + std::to_string(first[i].position));
@@ -137,7 +136,7 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
   // Entries are distinct, so the table is full once there are as many forwards as entries.
   for (size_t i = 0; !index.backward.empty() && i < index.backward.size(); ++i) {
     auto where = [&](const ComputePlace& at) {
-      return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);
+      return PlaceText(at.rank, at.position, plan.ranks[at.rank][at.position]);
     };
     // "3B1"
     auto entry = [&](const char* kind) {
@@ -164,7 +163,7 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
   if (index.backward.empty())
     for (const ComputePlace& w : index.weight_grad)
       if (w.rank >= 0)
-        throw Error(Place(w.rank, w.position, plan.ranks[w.rank][w.position]),
+        throw Error(PlaceText(w.rank, w.position, plan.ranks[w.rank][w.position]),
                     "rule \"once\": the plan has weight gradients (W) and no input gradients (I)");
   return index;
 }

@@ -109,7 +109,7 @@ std::vector<std::vector<Action>> CutSteps(const std::vector<Action>& actions, in
 StepLoop Fold(const Plan& plan) {
   std::vector<std::vector<std::vector<Action>>> cut;  // [rank][step]
   for (const auto& actions : plan.ranks) cut.push_back(CutSteps(actions, plan.steps));
-  // Returns whether step k + 1 repeats step k on all ranks.
+  // Returns true if step k + 1 repeats step k on all ranks.
   auto repeats = [&](int k) {
     for (const auto& steps : cut) {
       if (steps[k].size() != steps[k + 1].size()) return false;
@@ -146,7 +146,7 @@ void SetVersions(Plan& plan, int delay) {
   int total = plan.steps * plan.microbatches;
   for (auto& actions : plan.ranks) {
     std::vector<int> steps(plan.stages);
-    std::vector<std::vector<int>> version(plan.stages);  // of each microbatch's forward
+    std::vector<std::vector<int>> version(plan.stages);  // [stage][microbatch] of the forward
     for (Action& a : actions) {
       if (a.kind == ActionKind::kStep) ++steps[a.stage];
       if (!IsCompute(a.kind)) continue;

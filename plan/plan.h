@@ -1,4 +1,5 @@
-// The data of a plan: the actions of every rank, in order. plan/plan_text.h defines its text form.
+// Defines the data of a plan: the actions of every rank, in order. plan/plan_text.h defines its
+// text form.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -86,7 +87,7 @@ struct PlanLayout {
 // Every action of every rank, ready to run.
 struct Plan {
   int stages = 0;
-  int microbatches = 0;  // of one step; step k has the indices k * microbatches and up
+  int microbatches = 0;  // per step; step k has the indices k * microbatches and up
   int steps = 1;         // optimizer steps in a row
   bool forward_only = false;
   std::vector<std::vector<int>> shared;    // as StageGraph::shared

@@ -232,7 +232,7 @@ static std::string StepsMissed(const Plan& plan, int written) {
     for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
       const Action& a = plan.ranks[r][p];
       if (a.kind == ActionKind::kStep && ++made[a.stage] > written)
-        return Place(static_cast<int>(r), p, a);
+        return PlaceText(static_cast<int>(r), p, a);
     }
     for (auto [stage, steps] : made)
       if (steps < written)
@@ -244,7 +244,7 @@ static std::string StepsMissed(const Plan& plan, int written) {
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p)
       if (std::max(plan.ranks[r][p].microbatch, plan.ranks[r][p].overlap_microbatch) == last)
-        return Place(static_cast<int>(r), p, plan.ranks[r][p]);
+        return PlaceText(static_cast<int>(r), p, plan.ranks[r][p]);
   return "#steps";
 }
 
@@ -340,7 +340,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   size_t above = static_cast<size_t>(
       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(header), '\n'));
   text.remove_prefix(header);
-  if (text.empty()) throw Error(path, "no ranks", "a schedule has one line a rank");
+  if (text.empty()) throw Error(path, "no ranks", "a schedule has one line per rank");
   std::vector<std::string_view> lines = Lines(text, plan.layout);
   plan.ranks.resize(lines.size());
   int unsharded = 0;
@@ -362,8 +362,8 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
                 "rule \"step\": #steps " + std::to_string(steps) + ", but its actions make " +
                     std::to_string(plan.steps) + " of " + std::to_string(plan.microbatches) +
                     " microbatches",
-                "the microbatches are a multiple of the steps, and each stage has as many STEP, or "
-                "none");
+                "choose a number of #steps that divides the microbatches, and give each stage as "
+                "many STEP actions, or none");
   return plan;
 }
 

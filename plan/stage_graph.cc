@@ -29,7 +29,7 @@ static std::string FirstOf(const Plan& plan, int stage) {
         int peer = IsTransfer(a.kind) ? PeerOf(a) : -1;
         bool named = a.stage == stage || a.overlap_stage == stage || peer == stage;
         bool above = std::max({a.stage, a.overlap_stage, peer}) > stage;
-        if (exactly ? named : above) return Place(static_cast<int>(r), p, a);
+        if (exactly ? named : above) return PlaceText(static_cast<int>(r), p, a);
       }
   return "stage " + std::to_string(stage);
 }

@@ -17,7 +17,7 @@ constexpr double kLane = 14;  // pixels between arrows that skip modules
 struct Arrow {
   int from = -1, to = -1;  // modules
   std::vector<int> values;
-  size_t lane = 0;  // of arrows that skip modules
+  size_t lane = 0;  // for arrows that skip modules
 };
 
 double Top(int module) { return kTop + kStride * module; }
@@ -48,7 +48,7 @@ std::vector<Arrow> ArrowsOf(const Manifest& manifest, size_t& lanes) {
 // Returns text such as "embedding [s0, 64] 2 KiB".
 std::string ValueText(const PackageView& view, int number) {
   const ValueInfo& value = view.manifest.values[static_cast<size_t>(number)];
-  std::string text = value.name + " " + ShapeText(value);
+  std::string text = value.name + " " + ValueShapeText(value);
   if (auto bytes = ValueBytes(view, number)) text += " " + SizeText(*bytes);
   return text;
 }

@@ -148,7 +148,7 @@ void CompareTraces(const std::string& first, const std::string& second, List& li
                       ToText(left[i].action), ToText(right[i].action)});
       break;
     }
-  const Comparison compared = Compare(left, right);
+  const Comparison compared = CompareTraces(left, right);
   auto times = [&](const std::string& where, double a, double b) {
     CompareText(where, Microseconds(a), Microseconds(b), list);
   };

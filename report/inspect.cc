@@ -122,7 +122,7 @@ std::string CrossingsTable(const PackageView& view) {
   for (const Crossing& crossing : CrossingsOf(view)) {
     const ValueInfo& value = view.manifest.values[static_cast<size_t>(crossing.value)];
     rows.push_back({value.name, std::to_string(crossing.from), Numbers(crossing.to),
-                    value.dtype.empty() ? value.kind : value.dtype, ShapeText(value),
+                    value.dtype.empty() ? value.kind : value.dtype, ValueShapeText(value),
                     BytesText(view, crossing.value), value.gradient ? "yes" : "no"});
   }
   return rows.size() == 1 ? "none\n" : FormatTable(rows);
@@ -245,7 +245,7 @@ static std::string ValuesTable(const PackageView& view, const std::vector<int>& 
       other = value.consumers.empty() ? "the model's output"
                                       : "modules " + Numbers(value.consumers);
     rows.push_back({value.name, other, value.dtype.empty() ? value.kind : value.dtype,
-                    ShapeText(value), BytesText(view, number)});
+                    ValueShapeText(value), BytesText(view, number)});
   }
   return FormatTable(rows);
 }

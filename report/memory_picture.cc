@@ -47,7 +47,7 @@ class Columns {
 
 struct RankMemoryRow {
   double start = 0, most = 0;
-  size_t position = 0;  // of the action with the highest peak
+  size_t position = 0;  // the action with the highest peak
   std::vector<double> columns;
 };
 

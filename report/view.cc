@@ -133,6 +133,6 @@ std::vector<Crossing> CrossingsOf(const PackageView& view) {
   return crossings;
 }
 
-std::string ShapeText(const ValueInfo& value) { return "[" + Join(value.shape, ", ") + "]"; }
+std::string ValueShapeText(const ValueInfo& value) { return "[" + Join(value.shape, ", ") + "]"; }
 
 }  // namespace pipewright

@@ -16,7 +16,7 @@ struct PackageView {
   Manifest manifest;
   std::string conf_path;
   std::optional<Conf> conf;        // checked against the manifest
-  std::optional<Profile> profile;  // of this package
+  std::optional<Profile> profile;  // this package's
   std::vector<bool> edited;        // by module: its code is not as `compile` wrote it
   std::vector<std::string> missing;  // sentences: what is missing, and how to get it
 };
@@ -57,6 +57,6 @@ struct Crossing {
 std::vector<Crossing> CrossingsOf(const PackageView& view);
 
 // Returns the shape with the names of dynamic sizes: "[s0, 64]".
-std::string ShapeText(const ValueInfo& value);
+std::string ValueShapeText(const ValueInfo& value);
 
 }  // namespace pipewright

@@ -64,7 +64,7 @@ void AddSample(const Session& session, Microbatches& source, int64_t step,
         found.push_back({Finding::kSample,
                          {b, m},
                          "microbatch " + std::to_string(m) + ": " + sample,
-                         "mend the sample or leave it out, or let the job go on with \"nan\": "
+                         "fix the sample or leave it out, or let the job go on with \"nan\": "
                          "\"ignore\""});
         return;
       }
@@ -184,7 +184,7 @@ void CheckSaved(const Session& session, const std::string& name, const at::Tenso
               kNotFiniteCure);
 }
 
-void CheckWeights(const Session& session) {
+void CheckSavedWeights(const Session& session) {
   for (const auto& [name, at] : ParametersAndBuffers(session.run.manifest)) {
     const WeightInfo& info = session.run.manifest.modules[at.module].held[at.index];
     if (!session.stages->Holds(at.module) || session.run.on_disk[at.module][at.index]) continue;

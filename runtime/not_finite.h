@@ -30,6 +30,6 @@ std::optional<BadLoss> FindBadLoss(const Session& session, int64_t minibatch);
 // Those that the weights had when they were loaded are allowed.
 void CheckSaved(const Session& session, const std::string& name, const at::Tensor& tensor);
 // Does the same for all weights and buffers of this rank.
-void CheckWeights(const Session& session);
+void CheckSavedWeights(const Session& session);
 
 }  // namespace pipewright

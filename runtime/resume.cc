@@ -36,7 +36,7 @@ namespace {
 struct Shard {
   std::unique_ptr<SafetensorsFile> file;
   std::map<std::string, at::Tensor> read;  // by name
-  std::set<std::string> taken;             // of `read`
+  std::set<std::string> taken;             // names from `read`
 
   const TensorInfo* Find(const std::string& name) const { return file->Find(name); }
   const TensorInfo& At(const std::string& name) const { return file->At(name); }
@@ -215,7 +215,7 @@ void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
     Refuse(checkpoint,
            "was written with the optimizer " + checkpoint.optimizer + ", " + job.path + " says " +
                text,
-           "start anew from its weights: pipewright weights merge, then --weights");
+           "start over from its weights: pipewright weights merge, then --weights");
   if (checkpoint.seed != job.seed)
     Refuse(checkpoint,
            "was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +
@@ -314,7 +314,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
 }  // namespace
 
 static constexpr char kStartAnew[] =
-    "there is no other valid checkpoint: to start anew, let checkpoint.to name another folder";
+    "there is no other valid checkpoint: to start over, set checkpoint.to to another folder";
 
 // Checkpoints as pairs of a name for messages and a path.
 using Candidates = std::vector<std::pair<std::string, std::string>>;

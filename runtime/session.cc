@@ -18,10 +18,10 @@
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
 #include "runtime/exec/same_files.h"
-#include "runtime/module/burned_sizes.h"
 #include "runtime/module/lost_gradients.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
+#include "runtime/module/traced_sizes.h"
 #include "runtime/not_finite.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/resume.h"
@@ -180,7 +180,7 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
 }
 
 void Session::FindWarnings(const std::vector<TensorSpec>& inputs) {
-  if (const std::string mixed = FindBurnedSizes(options.package, run.manifest, inputs);
+  if (const std::string mixed = FindTracedSizes(options.package, run.manifest, inputs);
       !mixed.empty())
     run.warnings.push_back(mixed);
   if (options.training)
@@ -418,7 +418,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
 
 void Session::Save(const std::string& path) {
   Phase(transport, "saving", [&] {
-    if (options.training) CheckWeights(*this);
+    if (options.training) CheckSavedWeights(*this);
   });
   SaveWeights(path, run.manifest, run.conf, *stages, transport, edited);
 }

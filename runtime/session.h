@@ -9,28 +9,12 @@
 #include "formats/weights/run_checkpoint.h"
 #include "plan/run/run_plan.h"
 #include "runtime/data/microbatches.h"
+#include "runtime/evaluation.h"
 #include "runtime/exec/executor.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/stage/stage.h"
 
 namespace pipewright {
-
-// Losses over all targets that are not ignored, of one or more sweeps.
-struct Evaluation {
-  struct Sum {
-    double weight = 1;
-    double loss = 0;      // sum
-    int64_t targets = 0;  // that are not ignored
-    int64_t correct = 0;  // cross_entropy and nll
-    double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
-  };
-  std::vector<Sum> losses;  // those of the job
-  double mean() const;      // the weighted sum of the means
-  bool known() const { return !losses.empty() && losses[0].targets > 0; }
-};
-
-// Returns the weighted sum of a microbatch's losses.
-double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
 // Names and values of other settings that must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;
@@ -100,7 +84,7 @@ class Session {
   // These are of the last step, which may be several minibatches.
   std::vector<double> losses;  // weighted sums by microbatch; empty unless stages->has_losses()
   LossTerms terms;             // the terms of these sums
-  double loss_scale = 1;       // that its losses were multiplied by
+  double loss_scale = 1;       // the factor that its losses were multiplied by
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 
@@ -115,7 +99,7 @@ class Session {
   void CheckTrained(int64_t step);
   void Watch(Microbatches& source, int64_t step);
 
-  Plan forward_plan_;  // of a session that trains and validates
+  Plan forward_plan_;  // for a session that trains and validates
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
   std::unique_ptr<Executor> executor_;

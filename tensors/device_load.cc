@@ -58,7 +58,7 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
   load.report = MatchNames(Extents(tensors), names);
   if (options.strict && !ReportText(load.report).empty())
     throw Error("state dict", ReportText(load.report),
-                "load it not strictly, or take weights of this model");
+                "pass strict = false, or give weights of this model");
   CheckMap(map);
   std::vector<std::string> uncovered;
   for (const auto& [name, tensor] : tensors) {

@@ -102,7 +102,7 @@ LoadReport LoadModel(const NamedTensors& tensors, const std::string& path, bool 
   const TensorFile file(path);
   LoadReport report = MatchNames(Extents(tensors), file.Names());
   if (strict && !ReportText(report).empty())
-    throw Error(path, ReportText(report), "load it not strictly, or take weights of this model");
+    throw Error(path, ReportText(report), "pass strict = false, or give weights of this model");
   for (const auto& [name, tensor] : tensors)
     if (file.Has(name)) CheckShape(name, tensor.sizes(), file.At(name).shape);
   at::NoGradGuard no_grad;

@@ -20,7 +20,7 @@ struct OffloadedTensor::State {
   at::ScalarType dtype = at::kFloat;
   // The values are a weight of a checkpoint, or plain bytes in a separate file.
   std::shared_ptr<const TensorFile> checkpoint;
-  std::vector<at::ScalarType> conversions;  // of a checkpoint's weight: applied in order on load
+  std::vector<at::ScalarType> conversions;  // for a checkpoint's weight: applied in order on load
   std::string parent, path;
   std::shared_ptr<OffloadFolder> folder;
 

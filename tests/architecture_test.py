@@ -26,9 +26,17 @@ PARTS = {
     "formats/weights/safetensors_*.cc": "safetensors.h: one format, read, checked and written",
     "passes/split/cuts_by_cost.cc": "cuts.h: cuts that even out cost or size",
     "passes/split/split_spec.cc": "split.h: the policies as --split writes them",
-    "plan/placement/*.cc": "place.h: a policy each",
-    "plan/schedules/*.cc": "kinds.h: a family of schedules each",
-    "runtime/stage/*.cc": "stage_state.h: the parts of one class",
+    "plan/placement/balance.cc": "place.h: the policy balanced",
+    "plan/placement/optimal.cc": "place.h: the policy optimal",
+    "plan/schedules/basic.cc": "kinds.h: GPipe and 1F1B",
+    "plan/schedules/dualpipe.cc": "kinds.h: DualPipe and DualPipeV",
+    "plan/schedules/interleaved.cc": "kinds.h: interleaved and breadth-first schedules",
+    "plan/schedules/v.cc": "kinds.h: V-Half and V-Min",
+    "plan/schedules/waves.cc": "kinds.h: Chimera and Hanayo",
+    "plan/schedules/zero_bubble.cc": "kinds.h: zero-bubble schedules",
+    "runtime/stage/recompute.cc": "stage_state.h: a part of the class",
+    "runtime/stage/stage_backward.cc": "stage_state.h: a part of the class",
+    "runtime/stage/versions.cc": "stage_state.h: a part of the class",
     "runtime/transport/mpi_*.cc": "mpi_transport.h: its options, and a program that runs on it",
 }
 # Functions over MOST_LINES lines or MOST_PARAMETERS parameters, and how many they have. A number may
@@ -52,7 +60,7 @@ WIDE = {
     "plan/lowering/transfer_index.cc:CheckMessage": 7,
     "plan/partition/fast/sequence_dp.cc:CutOrder": 7,
     "plan/run/run_plan.cc:MakeRunPlan": 7,
-    "plan/schedules/order_problem.cc:MakeProblem": 7,
+    "plan/schedules/order_problem.cc:MakeOrderProblem": 7,
     "plan/search/placements.cc:CandidateMaps": 8,
     "plan/search/placements.cc:MapSearch": 7,
     "plan/search/recompute.cc:RecomputeChoices": 7,
@@ -73,8 +81,18 @@ HOST_ONLY = {
     "runtime/stage/offload.cc": "weights on disk, which devices do not have yet",
     "runtime/stage/slot_memory.cc": "buffers for messages between ranks",
 }
+# Functions that several headers declare under one name: they do the same for different types.
+OVERLOADS = {
+    "BytesOf": "the bytes of a weight",
+    "Describe": "text for reports",
+    "Extents": "names and places of tensors",
+    "SizeText": "a number of bytes as text",
+}
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
+# A line that begins with a type and a name before a parenthesis: what is inside classes is indented.
+FREE_FUNCTION = re.compile(r"^(?!using |return |typedef |namespace |struct |class |enum |template )"
+                           r"[A-Za-z_][\w:<>,*& ]*[ *&](\w+)\(", re.M)
 TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime", "check",
        "cli"]
 
@@ -258,6 +276,22 @@ class Names(unittest.TestCase):
                     found[match[1] or match[2]].append(str(path))
         twice = {name: paths for name, paths in found.items() if len(paths) > 1}
         self.assertEqual(twice, {})
+
+    def test_one_meaning_each_function(self):
+        """No two headers declare a free function of one name. OVERLOADS lists the exceptions, and
+        nothing else."""
+        found, count = collections.defaultdict(set), 0
+        for path in sources():
+            if path.suffix != ".h":
+                continue
+            text = NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), (ROOT / path).read_text())
+            for name in FREE_FUNCTION.findall(text):
+                found[name].add(str(path))
+                count += 1
+        self.assertGreater(count, 800, "the functions of the headers are not found")
+        twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
+        self.assertEqual({name: paths for name, paths in twice.items() if name not in OVERLOADS}, {})
+        self.assertEqual(sorted(set(OVERLOADS) - set(twice)), [], "exceptions that nothing needs")
 
 
 class Devices(unittest.TestCase):

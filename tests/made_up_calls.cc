@@ -173,7 +173,7 @@ std::string LinesApart(unsigned attempts, volatile unsigned* next,
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) {
-    const rlimit seconds{10, 20};  // of processor time: the machine may be busy
+    const rlimit seconds{10, 20};  // limits of processor time: the machine may be busy
     setrlimit(RLIMIT_CPU, &seconds);
     alarm(600);
     if (!std::freopen("/dev/null", "w", stderr)) _exit(1);

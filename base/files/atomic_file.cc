@@ -19,20 +19,6 @@ namespace pipewright {
 static constexpr size_t kBlock = 2 << 20;
 static constexpr size_t kEnding = 20;  // most bytes that a temporary name adds
 
-// Returns the descriptor if the path is a name for a file that this process has open, even a
-// regular one; otherwise -1.
-static int OpenAlready(const std::string& path) {
-  if (path == "/dev/stdout") return STDOUT_FILENO;
-  if (path == "/dev/stderr") return STDERR_FILENO;
-  for (const std::string folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    const std::string number = path.starts_with(folder) ? path.substr(folder.size()) : "";
-    if (!number.empty() && number.size() < 6 &&
-        number.find_first_not_of("0123456789") == std::string::npos)
-      return std::stoi(number);
-  }
-  return -1;
-}
-
 // Returns the target of a symbolic link, which need not exist yet, so that the link itself stays.
 static std::string WithoutLinks(const std::string& path) {
   namespace fs = std::filesystem;
@@ -44,16 +30,8 @@ static std::string WithoutLinks(const std::string& path) {
   return file.string();
 }
 
-bool IsStream(const std::string& path) {
-  struct stat there;
-  return OpenAlready(path) >= 0 || (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) &&
-                                    !S_ISDIR(there.st_mode));
-}
-
-bool IsStandardOutput(const std::string& path) { return OpenAlready(path) == STDOUT_FILENO; }
-
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
-  if (const int open_already = OpenAlready(path); open_already >= 0) {
+  if (const int open_already = OpenDescriptor(path); open_already >= 0) {
     std::fflush(stdout);
     fd_ = fcntl(open_already, F_DUPFD_CLOEXEC, 0);
     if (fd_ < 0) Fail();
@@ -150,7 +128,7 @@ void CheckWritable(const std::string& path, const std::vector<std::string>& read
   auto refuse = [&](const std::string& of) {
     throw Error(path, "cannot be written: " + of + std::strerror(errno));
   };
-  if (const int open_already = OpenAlready(path); open_already >= 0) {
+  if (const int open_already = OpenDescriptor(path); open_already >= 0) {
     if (fcntl(open_already, F_GETFD) < 0) refuse("");
     return;
   }

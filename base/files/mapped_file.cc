@@ -57,7 +57,7 @@ void MappedFile::ReadOn(bool on) const {
 }
 
 void MappedFile::Read(uint64_t at, char* buffer, uint64_t size) const {
-  if (at > size_ || size > size_ - at) throw Error(path_, "a read beyond its end");
+  if (at > size_ || size > size_ - at) throw Error(path_, "read past the end of the file");
   while (size) {
     ssize_t n = pread(fd_, buffer, size, static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;

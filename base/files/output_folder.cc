@@ -19,7 +19,11 @@ namespace fs = std::filesystem;
 // `kBefore` has the hashes of the files being replaced, until all new ones are written.
 static constexpr char kWritten[] = "written", kBefore[] = "before", kHash[] = "hash";
 
+namespace {
+
 using Hashes = std::map<std::string, std::set<std::string>>;  // by file name
+
+}  // namespace
 
 static fs::file_type TypeOf(const std::string& path) {
   std::error_code none;
@@ -71,9 +75,10 @@ void CheckFolder(const std::string& folder) {
   while (!IsThere(there.string()) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, none))
     throw Error(folder,
-                fs::exists(folder, none) ? "is a file, and the output is a folder of files"
-                                         : "cannot be written: " + there.string() + " is no folder",
-                "name a folder, which need not be there yet");
+                fs::exists(folder, none)
+                    ? "is a file, and the output is a folder of files"
+                    : "cannot be written: " + there.string() + " is not a folder",
+                "name a folder; it is created if it does not exist");
   if (access(there.c_str(), W_OK | X_OK) != 0)
     throw Error(folder, "cannot be written: folder " + there.string() + ": " +
                             std::strerror(errno));
@@ -112,7 +117,7 @@ static std::string Remove(const std::string& path, const std::set<std::string>& 
                           const std::vector<std::string>& read) {
   if (!IsThere(path)) return "";
   const std::string stays =
-      path + " was written before and is no part of this: it stays, since it ";
+      path + " was written before and is not part of this output: it stays, since it ";
   std::error_code failed;
   for (const std::string& file : read)
     if (!file.empty() && fs::equivalent(path, file, failed)) return stays + "is read here";

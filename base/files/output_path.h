@@ -9,4 +9,8 @@ namespace pipewright {
 bool IsStream(const std::string& path);
 bool IsStandardOutput(const std::string& path);
 
+// Returns the descriptor if the path is a name for a file that this process has open, even a
+// regular one; otherwise -1.
+int OpenDescriptor(const std::string& path);
+
 }  // namespace pipewright

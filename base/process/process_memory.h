@@ -1,4 +1,4 @@
-// The memory that this process has.
+// Measures the memory of this process.
 #pragma once
 #include <cstdint>
 

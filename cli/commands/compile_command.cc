@@ -45,7 +45,7 @@ void Run(CompileRequest options) {
     options.split = DefaultSplit(options.model);
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   if (!options.input.empty() && options.compile.passes.split.kind != SplitSpec::kProfile)
-    throw UsageError("--input", "it is only for --split profile:N",
+    throw UsageError("--input", "is only for --split profile:N",
                      "leave it out; to name the inputs of a TorchScript model, use --input-names");
   options.compile.passes.shared = ParseShared(options.shared);
   CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force},

@@ -144,7 +144,7 @@ void PrintLargest(const ModuleTree& tree, const PlaceRequest& options) {
 void WriteConfOf(const DeviceMap& map, const PlaceRequest& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
-    throw UsageError("--conf", "it needs a package, and " + options.model + " is not one");
+    throw UsageError("--conf", "requires a package, and " + options.model + " is not one");
   WriteFile(options.conf,
             WriteConf(ConfOfDeviceMap(ReadManifest(options.model), map,
                                       options.check.empty() ? "the device map" : options.check)));
@@ -155,7 +155,7 @@ void Check(const ModuleTree& tree, const PlaceRequest& options) {
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
   if (IsPackage(options.model)) {  // the map may also use names of the source model
-    MapProblems of_package = CheckDeviceMap(ReadManifest(options.model), map);
+    MapProblems of_package = CheckPackageMap(ReadManifest(options.model), map);
     of_package.split_ties = problems.split_ties;
     problems = of_package;
   }

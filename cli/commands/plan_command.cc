@@ -80,9 +80,9 @@ Plan ScheduleOf(const PlanRequest& request, StageGraph& graph) {
     return plan;
   }
   CheckScheduleName(request.schedule, "--schedule");
-  if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
+  if (request.ranks < 1) throw UsageError("--ranks", "is required to make a schedule");
   if (request.microbatches < 1)
-    throw UsageError("--microbatches", "it is needed to make a schedule");
+    throw UsageError("--microbatches", "is required to make a schedule");
   ScheduleOptions options;
   options.forward_only = request.forward_only;
   StagePlacement placement;
@@ -178,7 +178,7 @@ void PlanRun(const PlanRequest& request) {
 }
 
 // Parses --offload. Weights have the sizes in the costs, or size 1 each without costs.
-Offload OffloadOf(const PlanRequest& request, const Plan& plan) {
+Offload OffloadFromOptions(const PlanRequest& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
   if (request.compute_only)
@@ -199,14 +199,14 @@ Offload OffloadOf(const PlanRequest& request, const Plan& plan) {
   return offload;
 }
 
-void MakePlan(const PlanRequest& request) {
+void MakeAndPrintPlan(const PlanRequest& request) {
   StageGraph graph;
   Plan schedule;
   StepLoop loop;
   const ScheduleKind kind = KindOf(request);
   if (kind.asynchronous) {
     if (request.ranks < 1 || request.microbatches < 1)
-      throw UsageError("--ranks and --microbatches", "they are needed to make a schedule");
+      throw UsageError("--ranks and --microbatches", "are required to make a schedule");
     if (kind.weight_versions > 1 && request.microbatches < request.ranks)
       throw Error("schedule " + request.schedule,
                   std::to_string(request.microbatches) + " microbatches on " +
@@ -235,7 +235,7 @@ void MakePlan(const PlanRequest& request) {
   if (!kind.searched) CheckMemory(request, schedule);
   if (!kind.asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold several steps
-  Offload offload = OffloadOf(request, schedule);
+  Offload offload = OffloadFromOptions(request, schedule);
   auto lowered = [&](int steps) {
     // A schedule that is not changed keeps its spelling.
     bool asis = several || (steps == 1 && !kind.asynchronous);
@@ -261,7 +261,7 @@ void AllowOnly(const CLI::App& app, const std::string& what,
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0 && option->get_name() != what &&
         std::find(allowed.begin(), allowed.end(), option->get_name()) == allowed.end())
-      throw UsageError(option->get_name(), "it cannot be combined with " + what,
+      throw UsageError(option->get_name(), "cannot be combined with " + what,
                        "options that can be combined with it: " + Join(allowed, ", "));
 }
 
@@ -320,17 +320,15 @@ void AddPlanCommand(CLI::App& app) {
       return PlanRun(*request);
     }
     if (!request->conf.empty())
-      throw UsageError("--conf",
-                       "it needs a package: pipewright plan PACKAGE JOB --conf FILE");
+      throw UsageError("--conf", "requires a package: pipewright plan PACKAGE JOB --conf FILE");
     if (!request->costs_out.empty() && (!KindOf(*request).searched || request->stages != "auto"))
-      throw UsageError("--costs-out", "it needs --schedule zb-auto --stages auto");
+      throw UsageError("--costs-out", "requires --schedule zb-auto --stages auto");
     if (request->offload_memory > 0 && request->offload.empty())
-      throw UsageError("--offload-memory", "it needs --offload");
+      throw UsageError("--offload-memory", "requires --offload");
     if (request->schedule.empty())
-      throw UsageError(
-          "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
-          "schedules: " + Join(AllScheduleNames(), ", "));
-    MakePlan(*request);
+      throw UsageError("plan", "nothing to do: PACKAGE JOB, --schedule or --validate is required",
+                       "schedules: " + Join(AllScheduleNames(), ", "));
+    MakeAndPrintPlan(*request);
   });
 }
 

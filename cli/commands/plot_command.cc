@@ -64,9 +64,8 @@ Prediction PredictionOf(const PlotRequest& request) {
 void PlotTimeline(const PlotRequest& request) {
   const bool predicts = !request.costs.empty() || !request.job.empty();
   if (request.plan.empty() && (predicts || request.trace.empty()))
-    throw UsageError("plot timeline", "it needs a plan with --costs, or --trace");
-  if (request.step >= 0 && request.trace.empty())
-    throw UsageError("--step", "it needs --trace");
+    throw UsageError("plot timeline", "requires a plan with --costs, or --trace");
+  if (request.step >= 0 && request.trace.empty()) throw UsageError("--step", "requires --trace");
   std::vector<Timeline> timelines;
   if (!request.plan.empty()) {
     const Prediction p = PredictionOf(request);
@@ -95,7 +94,7 @@ void PlotCurves(const PlotRequest& request) {
   std::vector<Metrics> runs;
   for (const std::string& path : request.metrics) runs.push_back(ReadMetrics(path));
   if (request.csv && runs.size() > 1)
-    throw UsageError("--csv", "it takes one metrics file, not " + std::to_string(runs.size()) +
+    throw UsageError("--csv", "takes one metrics file, not " + std::to_string(runs.size()) +
                                   ": run it once for each file");
   Put(request, request.csv ? CurvesCsv(runs[0]) : CurvesSvg(runs), request.metrics);
 }

@@ -43,7 +43,7 @@ Comparison CompareWith(const SimulateRequest& request, const Plan& plan, const C
   int wanted = std::min(kEnough, static_cast<int>(steps.size()));
   options.steps = std::max(options.steps, (wanted + plan.steps - 1) / std::max(1, plan.steps));
   std::vector<TraceAction> predicted = ActionsOf(plan, Simulate(plan, costs, options));
-  Comparison comparison = Compare(predicted, measured);
+  Comparison comparison = CompareTraces(predicted, measured);
   std::string other = OrderDifference(predicted, measured, plan.microbatches);
   if (!other.empty())
     std::cerr << request.compare << ": has a different schedule from " << request.plan << ": "
@@ -88,8 +88,8 @@ void SimulatePlan(SimulateRequest& request) {
   }
   if (!request.replay.empty()) {
     if (plan.steps > 1)
-      throw UsageError("--replay", "it needs a plan of one step, and this one has " +
-                                       std::to_string(plan.steps));
+      throw UsageError("--replay",
+                       "requires a plan of one step; this one has " + std::to_string(plan.steps));
     if (!request.recompute.empty())
       throw UsageError("--replay",
                        "the measured times include recomputation: leave out --recompute");

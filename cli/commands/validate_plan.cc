@@ -80,8 +80,8 @@ void ValidatePlan(const ValidateRequest& request) {
     if (held[r].peak_bytes > request.memory * (1 + 1e-12)) {
       const std::vector<Action>& actions = plan.ranks[r];
       std::string where = actions.empty() ? "rank " + std::to_string(r)
-                                          : Place(static_cast<int>(r), held[r].peak_position,
-                                                  actions[held[r].peak_position]);
+                                          : PlaceText(static_cast<int>(r), held[r].peak_position,
+                                                      actions[held[r].peak_position]);
       throw Error(request.file + ": " + where, "rule \"memory\": the rank holds " +
                                                    Plain(held[r].peak_bytes) + ", more than " +
                                                    Plain(request.memory));

@@ -8,7 +8,7 @@ namespace pipewright {
 
 struct ValidateRequest {
   std::string file, costs;  // `costs` may be ""
-  int steps = 0;            // of a loop; 0: the file's number
+  int steps = 0;            // for a loop; 0: the file's number
   double memory = -1;       // limit per rank in bytes; -1: none
   bool compute_only = false;
 };

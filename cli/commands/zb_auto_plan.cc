@@ -125,9 +125,9 @@ void Report(const ZbAutoResult& found, const Costs& costs, double memory, bool c
 }  // namespace
 
 Plan PlanZbAuto(const ZbRequest& request) {
-  if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
+  if (request.ranks < 1) throw UsageError("--ranks", "is required to make a schedule");
   if (request.microbatches < 1)
-    throw UsageError("--microbatches", "it is needed to make a schedule");
+    throw UsageError("--microbatches", "is required to make a schedule");
   if (request.costs.empty())
     throw UsageError("--costs", "zb-auto needs the times F, I and W of a stage",
                      "give a file with {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}, or one from "

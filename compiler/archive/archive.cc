@@ -66,7 +66,7 @@ Archive::Archive(const std::string& path) : path_(path) {
   auto adapter = std::make_shared<Adapter>(path);
   char magic[4] = {};
   if (adapter->read(0, magic, 4, "") < 4 || std::memcmp(magic, "PK\3\4", 4) != 0)
-    throw Error(path, "is not an exported model: it does not start as a zip archive does", kCure);
+    throw Error(path, "is not an exported model: it does not start like a zip archive", kCure);
   // Checks the directory first: PyTorch's own reader must only see consistent ones.
   MappedFile file(path);
   file.ReadOn(false);

@@ -109,11 +109,11 @@ class BodyWriter {
     bool plain = !kReserved.count(name);
     for (char c : name) plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
     if (!plain)
-      throw Error(model_.file + ": weight " + Quote(name) +
-                      UserText(body_, model_.weight_input(weight)),
-                  "the code of a module cannot name it",
-                  "rename it in the model: a name that is no word of Python, without quotes, "
-                  "backslashes and letters beyond ASCII");
+      throw Error(
+          model_.file + ": weight " + Quote(name) + UserText(body_, model_.weight_input(weight)),
+          "the code of a module cannot name it",
+          "rename it in the model: a name that is not a Python keyword, without quotes, "
+          "backslashes and letters beyond ASCII");
   }
 
   void Reserve() {
@@ -355,10 +355,11 @@ std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
   if (body.outputs.size() == 1)
     for (std::string* code : {&text, &plain}) NameResult(*code, body.outputs[0]->debugName());
   if (!constants.empty())
-    throw Error(model.file + ": module " + std::to_string(index) +
-                    ConstantsUser(body, constants[0].tagKind()),
-                "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",
-                "register it as a buffer of the model");
+    throw Error(
+        model.file + ": module " + std::to_string(index) +
+            ConstantsUser(body, constants[0].tagKind()),
+        "holds a constant that cannot be written as text (a " + constants[0].tagKind() + ")",
+        "register it as a buffer of the model");
   CheckCompiles(text, plain, body, model.file, index);
   return text;
 }

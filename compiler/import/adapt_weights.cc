@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "compiler/import/burned_dtypes.h"
+#include "compiler/import/traced_dtypes.h"
 #include "formats/weights/checkpoint.h"
 
 namespace pipewright {
@@ -249,8 +249,8 @@ void CastWeights(Model& model, const std::string& name) {
   const Dtype* known = FindDtype(name);
   at::ScalarType dtype = known && *known->torch ? ScalarTypeOf(known->torch) : at::kLong;
   if (!at::isFloatingType(dtype))
-    throw UsageError("--dtype " + name, "is no floating dtype",
-                     "one of float64, float32, bfloat16, float16");
+    throw UsageError("--dtype " + name, "is not a floating-point dtype",
+                     "choose float64, float32, bfloat16 or float16");
   auto changes = [&](at::ScalarType own) { return at::isFloatingType(own) && own != dtype; };
   std::set<at::ScalarType> changed;
   for (const Weight& weight : model.weights)

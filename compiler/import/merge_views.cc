@@ -64,7 +64,7 @@ Node* InsertView(Model& model, size_t base, size_t view) {
   const Weight &from = model.weights[base], &to = model.weights[view];
   // A view that has its own gradient passes none to the base.
   Value* row = graph.insert(c10::aten::detach, {model.weight_input(base)});
-  // The base as one row; the view's strides apply to it.
+  // Makes one row of the base; the view's strides apply to it.
   return graph.insertNode(
       graph.create(c10::aten::as_strided,
                    {row, graph.insertConstant(to.shape), graph.insertConstant(to.strides),

@@ -56,8 +56,8 @@ void CheckInputs(const ProfileSplit& wanted, const Model& model) {
       file->At(input->debugName());
     else if (!model.MetaOf(input))
       throw Error("--split " + wanted.compile.passes.split.text,
-                  model.file + " says no sizes of input \"" + input->debugName() +
-                      "\" to measure with",
+                  model.file + " does not record the sizes of input \"" + input->debugName() +
+                      "\", which the measurement needs",
                   "give a safetensors file with a tensor for each input: --input FILE");
   }
 }

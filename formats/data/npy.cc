@@ -33,12 +33,12 @@ const std::map<std::string, std::string> kTypes = {
 }  // namespace
 
 NpyHeader ParseNpyHeader(std::string_view file, const std::string& path) {
-  if (file.size() < 12 || file.substr(0, 6) != "\x93NUMPY") throw Error(path, "is no .npy file");
+  if (file.size() < 12 || file.substr(0, 6) != "\x93NUMPY") throw Error(path, "is not a .npy file");
   auto byte = [&](size_t i) { return static_cast<uint64_t>(static_cast<unsigned char>(file[i])); };
   int version = static_cast<int>(byte(6));
   if (version < 1 || version > 3)
-    throw Error(path,
-                "is a .npy file of version " + std::to_string(version) + ", known are 1 to 3");
+    throw Error(path, "is a .npy file of version " + std::to_string(version) +
+                          "; versions 1 to 3 are supported");
   uint64_t length = byte(8) | byte(9) << 8, begin = 10;
   if (version > 1) length |= byte(10) << 16 | byte(11) << 24, begin = 12;
   if (length > file.size() - begin) throw Error(path, "ends within its header");
@@ -48,14 +48,14 @@ NpyHeader ParseNpyHeader(std::string_view file, const std::string& path) {
   npy.data_begin = begin + length;
   std::string_view descr = Value(header, "descr"), shape = Value(header, "shape");
   if (descr.size() < 2 || shape.size() < 2 || shape[0] != '(')
-    throw Error(path, "its header names no descr and shape");
+    throw Error(path, "its header lacks \"descr\" or \"shape\"");
   auto type = kTypes.find(std::string(descr.substr(1, descr.size() - 2)));
   if (descr[0] != '\'' || type == kTypes.end())
     throw Error(path, "holds elements of the type " + std::string(descr),
-                "numbers that torch has are read, little-endian: astype(\"float32\") and the like");
+                "use a little-endian type that torch has, as astype(\"float32\") does");
   npy.dtype = type->second;
   if (Value(header, "fortran_order") != "False")
-    throw Error(path, "lies in Fortran order", "numpy.ascontiguousarray(...) before saving");
+    throw Error(path, "is in Fortran order", "numpy.ascontiguousarray(...) before saving");
   std::string digits;
   for (char c : shape) {
     if (c >= '0' && c <= '9') {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
 
-// Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014).
+// Steps SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 uint64_t SplitMix64(uint64_t x) {
   uint64_t z = x + kGolden;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

@@ -1,5 +1,5 @@
-// The interface of data sources, both built-in ones and those that users write in shared libraries.
-// Includes nothing of pipewright or torch.
+// Defines the interface of data sources, both built-in ones and those that users write in shared
+// libraries. Includes nothing of pipewright or torch.
 //
 // A library has one function
 //
@@ -19,7 +19,7 @@ namespace pipewright {
 struct DataColumn {
   std::string name;
   std::string dtype;           // torch's name: int64, float32, uint8, ...
-  std::vector<int64_t> shape;  // of one sample
+  std::vector<int64_t> shape;  // the shape of one sample
 };
 
 class DataSource {

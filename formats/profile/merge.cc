@@ -12,7 +12,7 @@ void AppendModule(Profile& profile, const Profile& module) {
   int first = static_cast<int>(profile.nodes.size());
   profile.nodes.insert(profile.nodes.end(), module.nodes.begin(), module.nodes.end());
   std::map<std::string, size_t> known;
-  std::vector<int> place;  // of each value of `module`
+  std::vector<int> place;  // by value of `module`
   for (size_t v = 0; v < profile.values.size(); ++v) known.emplace(profile.values[v].name, v);
   for (ProfileValue value : module.values) {
     for (int& consumer : value.consumers) consumer += first;

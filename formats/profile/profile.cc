@@ -97,7 +97,7 @@ class Object {
   }
   bool Has(const char* key) const { return json_.contains(key); }
   std::string Text(const char* key) const {
-    if (!At(key).is_string()) Fail(key, "a text is expected");
+    if (!At(key).is_string()) Fail(key, "a string is expected");
     return At(key).get<std::string>();
   }
   bool Flag(const char* key) const {
@@ -125,7 +125,7 @@ class Object {
     std::vector<std::string> texts;
     if (!At(key).is_array()) Fail(key, "a list is expected");
     for (const Json& value : At(key)) {
-      if (!value.is_string()) Fail(key, "texts are expected");
+      if (!value.is_string()) Fail(key, "strings are expected");
       texts.push_back(value.get<std::string>());
     }
     return texts;

@@ -1,5 +1,5 @@
-// The measured cost of each part of a package. `pipewright profile` writes it, and every search
-// that decides where to cut reads it. Times are seconds and sizes bytes, for one microbatch.
+// Holds the measured cost of each part of a package. `pipewright profile` writes it, and every
+// search that decides where to cut reads it. Times are seconds and sizes bytes, for one microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ struct ProfileTime {
 struct ProfileNode {
   std::string name;         // module3, or module3.2 for the third part of it
   std::string description;  // its submodules or operations
-  int module = -1;          // of the package
+  int module = -1;          // its number in the package
   int rank = 0;             // the rank that measured it
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double kept = 0;             // made by the forward and held until backward, outputs included
@@ -56,24 +56,24 @@ struct ProfileShared {
 struct ProfileLink {
   int from = 0, to = 0;  // ranks
   double latency = 0, bytes_per_second = 0;
-  double spread = 0;  // of bytes_per_second: the distance between the quartiles; 0: not known
+  double spread = 0;  // the distance between the quartiles of bytes_per_second; 0: not known
 };
 
 struct Profile {
   std::string package;
   int64_t microbatch = 0;  // samples
   int repeat = 0;          // measurements of each time
-  int threads = 1;         // of each rank
+  int threads = 1;         // per rank
   bool fine = false;
   std::vector<ProfileNode> nodes;    // in the order of execution
   std::vector<ProfileValue> values;  // inputs of the model first
   std::vector<ProfileShared> shared;
-  std::vector<ProfileLink> links;  // of each ordered pair of ranks; empty: one rank
+  std::vector<ProfileLink> links;  // one per ordered pair of ranks; empty: one rank
 };
 
-// Returns whether a JSON document is a profile.
+// Returns true if a JSON document is a profile.
 bool IsProfile(const Json& json);
-// Returns whether a profile is unedited. Throws Error if `text` is not JSON.
+// Returns true if a profile is unedited. Throws Error if `text` is not JSON.
 bool IsProfileAsWritten(const std::string& text);
 
 std::string WriteProfile(const Profile& profile);

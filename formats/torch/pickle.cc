@@ -286,7 +286,7 @@ Pickle ParsePickle(std::string_view bytes, const std::string& where,
   return PickleReader(bytes, where, allowed).Read();
 }
 
-const char* KindName(PickleNode::Kind kind) {
+const char* PickleKindName(PickleNode::Kind kind) {
   static const char* const kNames[] = {
       "None",   "a boolean", "an integer", "a number",  "text",      "bytes",  "a tuple",
       "a list", "a dict",    "a global",   "an object", "a storage", "nothing"};

@@ -47,6 +47,6 @@ Pickle ParsePickle(std::string_view bytes, const std::string& where,
                    const std::function<bool(const std::string&)>& allowed);
 
 // Returns "a dict", "an integer" and the like, for messages.
-const char* KindName(PickleNode::Kind kind);
+const char* PickleKindName(PickleNode::Kind kind);
 
 }  // namespace pipewright

@@ -96,7 +96,7 @@ class StateDictReader {
   [[noreturn]] void Fail(const std::string& what, const std::string& cure = "") const {
     throw Error(path_ + (tensor_.empty() ? "" : ": " + Quote(tensor_)), what, cure);
   }
-  static std::string Name(const PickleNode& node) { return KindName(node.kind); }
+  static std::string Name(const PickleNode& node) { return PickleKindName(node.kind); }
 
   std::vector<int64_t> Sizes(int id) const {
     const PickleNode* node = &pickle_[id];

@@ -21,7 +21,7 @@ struct Checkpoint {
   std::string path;                                // as given
   std::vector<std::unique_ptr<MappedFile>> files;  // sorted by path
   std::vector<StoredTensor> tensors;               // in the order they are listed; names differ
-  std::map<std::string, std::string> metadata;     // of all files; the first file wins
+  std::map<std::string, std::string> metadata;     // from all files; the first file wins
   std::vector<std::string> warnings;               // about harmless inconsistencies
 
   const StoredTensor* Find(const std::string& name) const;

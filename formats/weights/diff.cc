@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/dtype.h"
-#include "formats/weights/number.h"
+#include "formats/weights/read_number.h"
 
 namespace pipewright {
 

@@ -9,7 +9,7 @@ namespace pipewright {
 
 struct MergedCheckpoint {
   std::string from;                // the checkpoint's own folder
-  std::vector<std::string> files;  // those written, the index last
+  std::vector<std::string> files;  // the written files, the index last
 };
 
 // Writes the parameters and persistent buffers of a checkpoint (formats/weights/run_checkpoint.h)

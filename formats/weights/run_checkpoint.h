@@ -24,7 +24,7 @@ struct CheckpointFile {
 
 struct RunCheckpoint {
   std::string path;  // its own folder
-  std::string hash;  // of checkpoint.json; all hosts' parts of a checkpoint have the same
+  std::string hash;  // the hash of checkpoint.json; all hosts' parts of a checkpoint have the same
   int64_t step = 0;  // optimizer steps done
   DataPosition data;
   uint64_t seed = 0;

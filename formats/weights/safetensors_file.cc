@@ -45,7 +45,7 @@ std::string_view SafetensorsFile::Bytes(const TensorInfo& info) const {
 void SafetensorsFile::Read(const TensorInfo& info, uint64_t offset, char* buffer,
                            uint64_t size) const {
   if (offset > info.end - info.begin || size > info.end - info.begin - offset)
-    throw Error(path(), "tensor " + Quote(info.name) + ": a read beyond its end");
+    throw Error(path(), "tensor " + Quote(info.name) + ": read past its end");
   file_.Read(header_.data_begin + info.begin + offset, buffer, size);
 }
 

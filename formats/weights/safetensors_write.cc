@@ -71,7 +71,7 @@ void WriteSafetensors(const std::string& path, std::vector<TensorToWrite> tensor
   }
   std::sort(names.begin(), names.end());
   auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) throw Error(path, "the name " + Quote(*twice) + " twice");
+  if (twice != names.end()) throw Error(path, "two tensors are named " + Quote(*twice));
 
   std::string header = HeaderText(tensors, sizes, metadata, path);
   std::string length(8, '\0');

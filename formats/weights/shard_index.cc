@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 ShardIndex ParseShardIndex(std::string_view text, const std::string& path) {
   const nlohmann::json json = ParseSortedJson(text, path);
-  if (!json.is_object()) throw Error(path, "an index is an object");
+  if (!json.is_object()) throw Error(path, "expected a JSON object");
   ShardIndex index;
   auto map = json.find("weight_map");
   auto metadata = json.find("metadata");

@@ -19,7 +19,7 @@ struct TensorExtent {
   uint64_t bytes = 0;           // elements times their size
 };
 
-// Returns whether the tensor starts with its storage and has an element for every byte of it.
+// Returns true if the tensor starts with its storage and has an element for every byte of it.
 bool IsComplete(const TensorExtent& tensor);
 
 // Returns groups of names whose byte ranges overlap, directly or through others of the group; also

@@ -11,7 +11,7 @@ enum class Alias {
   kKnown,
 };
 
-// Returns whether result `output` may share memory with argument `input`, which may be a list of
+// Returns true if result `output` may share memory with argument `input`, which may be a list of
 // `items` tensors.
 Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, size_t items = 1);
 Alias AliasOf(const torch::jit::Node* node, size_t input, size_t output);

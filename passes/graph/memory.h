@@ -15,7 +15,7 @@ struct Write {
   torch::jit::Node* top;
   torch::jit::Node* node;
   torch::jit::Value* value;
-  size_t position;  // of `top`
+  size_t position;  // the position of `top`
 };
 
 // Identifies memory by the values that created it: a view lies in the memory of its base, and a

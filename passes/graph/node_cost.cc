@@ -65,7 +65,7 @@ double Elements(const Model& model, const Value* value) {
   return Known(model, value) ? Product(Shape(model, value)) : 0;
 }
 
-double ValueBytes(const Model& model, const Value* value) {
+double AssumedBytes(const Model& model, const Value* value) {
   const ValueMeta* meta = model.MetaOf(value);
   return Elements(model, value) * (meta ? static_cast<double>(c10::elementSize(meta->dtype)) : 4);
 }
@@ -81,8 +81,8 @@ NodeCost CostOf(const Model& model, const Node* node) {
   NodeCost cost;
   const std::string name = node->kind().toUnqualString();
   if (node->kind().is_prim() || kViews.count(name)) return cost;
-  for (const Value* input : node->inputs()) cost.bytes += ValueBytes(model, input);
-  for (const Value* output : node->outputs()) cost.bytes += ValueBytes(model, output);
+  for (const Value* input : node->inputs()) cost.bytes += AssumedBytes(model, input);
+  for (const Value* output : node->outputs()) cost.bytes += AssumedBytes(model, output);
   if (node->outputs().empty() || node->inputs().size() < 2) return cost;
   auto shape = [&](size_t input) { return Shape(model, node->inputs()[input]); };
   // Returns the number of rows of the input, or kAssumedSize if its shape is not recorded.

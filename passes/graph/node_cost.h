@@ -10,7 +10,7 @@ constexpr int64_t kAssumedSize = 16;
 // Returns the number of elements of a value; 0 for a tensor without a recorded shape.
 double Elements(const Model& model, const torch::jit::Value* value);
 // Returns the bytes of a value that crosses between modules.
-double ValueBytes(const Model& model, const torch::jit::Value* value);
+double AssumedBytes(const Model& model, const torch::jit::Value* value);
 
 struct NodeCost {
   double flops = 0;  // multiplications and additions of matrix products and convolutions

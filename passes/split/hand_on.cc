@@ -19,7 +19,7 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Composite operators that nevertheless use each operand once.
+// Returns true for composite operators that nevertheless use each operand once.
 bool UsesOnce(const std::string& name) {
   static const std::set<std::string> kNames = {
       // clang-format off

@@ -30,7 +30,7 @@ class Isolator {
   void Run() {
     std::vector<Write> writes;
     size_t position = 0;
-    Node* off = nullptr;  // where gradients were switched off
+    Node* off = nullptr;  // the node that switched gradients off
     for (Node* top : model_.graph->nodes()) {
       CollectWrites(top, position, writes);
       position_[top] = position++;
@@ -300,7 +300,7 @@ class Isolator {
 
   Model& model_;
   ModuleAssignment& assignment_;
-  Memory memory_;              // of the whole model
+  Memory memory_;              // the whole model's
   std::vector<Memory> local_;  // by module
   Memory::Values written_;
   std::vector<Write> uses_;

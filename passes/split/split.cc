@@ -38,7 +38,7 @@ void RemoveMarkers(Model& model, bool cutting) {
                                const Node* last, const Regions& regions) {
   const bool placed = IsOperation(node) && node->sourceRange().source();
   if (!placed) node = last;
-  throw Error(model.file + ": the cut " + cut + (placed ? ", before " : ", behind ") +
+  throw Error(model.file + ": the cut " + cut + (placed ? ", before " : ", after ") +
                   node->kind().toUnqualString() + " (" + Origin(node) + ")",
               "lies inside " + regions.name(),
               "move the marker out of it, or cut at another submodule");

@@ -20,7 +20,7 @@ struct SplitSpec {
     kSize,      // modules whose weights take at most `bytes`
     kProfile,   // `count` modules of about equal measured time; is first turned into kFine
                 // (compiler/measured/profile_split.h), AssignModules rejects it
-    kFine,      // where operations of another submodule follow
+    kFine,      // before operations of another submodule
     kMap,       // submodule -> module
     kFunction,
   } kind = kMarkers;

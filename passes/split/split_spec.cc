@@ -15,7 +15,7 @@ int Count(const std::string& text, const std::string& rest, const std::string& k
   char* end = nullptr;
   long count = std::strtol(rest.c_str(), &end, 10);
   if (rest.empty() || *end || count < 1 || count > 100000)
-    throw UsageError("--split " + text, "wants a number of modules, as in " + kind + ":4");
+    throw UsageError("--split " + text, "requires a number of modules, as in " + kind + ":4");
   return static_cast<int>(count);
 }
 
@@ -28,7 +28,7 @@ std::map<std::string, int> ReadMap(const std::string& path) {
   for (const auto& [name, module] : json.items()) {
     if (name == "$schema") continue;
     if (!module.is_number_integer() || module < 0 || module > 100000)
-      throw Error(path + ": " + Quote(name), "a module's number is expected, from 0",
+      throw Error(path + ": " + Quote(name), "expected a module number (0 or more)",
                   "write {\"embed\": 0, \"blocks.0\": 0, \"blocks.1\": 1}");
     map[name] = module.get<int>();
   }
@@ -50,10 +50,11 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
   spec.text = text.empty() ? "markers" : text;
   if (!after.empty()) {
     if (!text.empty() && text.rfind("modules:", 0) != 0)
-      throw UsageError("--split-after", "does not go with --split " + text,
+      throw UsageError("--split-after", "cannot be combined with --split " + text,
                        "it adds cuts to modules:NAME,..., or stands alone");
     for (const std::string& name : after)
-      if (name.empty()) throw UsageError("--split-after", "wants names, as in blocks.2,blocks.4");
+      if (name.empty())
+        throw UsageError("--split-after", "requires names, as in blocks.2,blocks.4");
     spec.kind = SplitSpec::kNames;
     spec.after = after;
     if (text.empty()) {
@@ -77,7 +78,7 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
     } catch (const Error& e) {
       throw UsageError(e.what());
     }
-    if (spec.bytes < 1) throw UsageError("--split " + text, "wants a size, as in size:500MB");
+    if (spec.bytes < 1) throw UsageError("--split " + text, "requires a size, as in size:500MB");
   } else if (kind == "children") {
     spec.kind = SplitSpec::kChildren;
     spec.path = rest;
@@ -86,7 +87,7 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
     spec.before = Split(rest, ',');
     for (const std::string& name : spec.before)
       if (name.empty())
-        throw UsageError("--split " + text, "wants names, as in modules:blocks.2,blocks.4");
+        throw UsageError("--split " + text, "requires names, as in modules:blocks.2,blocks.4");
   } else if (text.ends_with(".json") || std::filesystem::is_regular_file(text)) {
     spec.kind = SplitSpec::kMap;
     spec.map = ReadMap(text);
@@ -94,8 +95,8 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
     const std::string like =
         Suggest(kind, {"markers", "modules", "children", "equal", "balanced", "profile", "size"});
     throw UsageError("--split " + text,
-                     "is none of markers, modules:NAME,..., children:PATH, equal:N, balanced:N, "
-                     "profile:N, size:BYTES and a JSON file" +
+                     "unknown policy; expected markers, modules:NAME,..., children:PATH, equal:N, "
+                     "balanced:N, profile:N, size:BYTES or a JSON file" +
                          like,
                      like.empty() && colon == std::string::npos ? Meant(text) : "");
   }

@@ -24,7 +24,8 @@ SharedSpec ParseShared(const std::string& text) {
   const std::string prefix = "transmit:";
   if (text.rfind(prefix, 0) == 0) spec.names = Split(text.substr(prefix.size()), ',');
   if (spec.names.empty() || std::count(spec.names.begin(), spec.names.end(), ""))
-    throw UsageError("--shared " + text, "is none of replicate, transmit, transmit:NAME,...");
+    throw UsageError("--shared " + text,
+                     "unknown value; expected replicate, transmit or transmit:NAME,...");
   return spec;
 }
 
@@ -71,7 +72,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
   if (!spec.transmit && spec.names.empty()) return;
   Memory memory(model, Alias::kKnown);
   std::vector<Write> writes;
-  std::map<int, Node*> last;                                                 // of each module
+  std::map<int, Node*> last;                                                 // by module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
     const LookingAt here(top);

@@ -154,7 +154,7 @@ class Rendezvous {
     for (size_t r = 0; r < at_.size() && shown < 4; ++r) {
       if (static_cast<size_t>(at_[r]) == plan_.ranks[r].size()) continue;
       Wait wait = Blocked(static_cast<int>(r), nullptr);
-      std::string place = Place(static_cast<int>(r), at_[r], plan_.ranks[r][at_[r]]);
+      std::string place = PlaceText(static_cast<int>(r), at_[r], plan_.ranks[r][at_[r]]);
       if (where.empty()) where = place;
       blocked.append(shown++ ? "; " : "").append(place).append(" waits for ");
       if (wait.exchange >= 0) {
@@ -163,7 +163,7 @@ class Rendezvous {
           if (!Joined(other, wait.exchange)) ranks.append(" ").append(std::to_string(other));
         blocked += "the gradients of rank" + ranks;
       } else {
-        blocked += Place(wait.rank, wait.position, plan_.ranks[wait.rank][wait.position]);
+        blocked += PlaceText(wait.rank, wait.position, plan_.ranks[wait.rank][wait.position]);
       }
     }
     throw Error(where, "rule \"deadlock\": the plan never ends: " + blocked);

@@ -25,14 +25,14 @@ struct StepRules {
   const Plan& plan;
   std::vector<char> reducing;    // [stage] whether its gradients are summed with others
   std::vector<char> here;        // [stage] whether the rank at hand runs it
-  std::vector<Progress> stages;  // of the rank at hand
-  std::map<std::pair<int, int>, int> forward_version;  // those that are written
-  bool backward = false;                               // whether any rank runs one
+  std::vector<Progress> stages;  // the current rank's
+  std::map<std::pair<int, int>, int> forward_version;  // the written ones
+  bool backward = false;                               // some rank runs one
   int rank = 0;
   size_t position = 0;
 
   [[noreturn]] void Fail(const Action& a, const std::string& what) const {
-    throw Error(Place(rank, position, a), what);
+    throw Error(PlaceText(rank, position, a), what);
   }
 
   void Visit(const Action& a, bool stepping) {
@@ -65,7 +65,7 @@ struct StepRules {
       if (a.version >= 0) {
         if (a.version > s.steps)
           Fail(a, "rule \"version\": the stage has made " + std::to_string(s.steps) +
-                      " steps, version " + std::to_string(a.version) + " is not there yet");
+                      " steps, version " + std::to_string(a.version) + " does not exist yet");
         forward_version[{a.stage, a.microbatch}] = a.version;
       } else if (stepping && s.steps != a.microbatch / plan.microbatches)
         Fail(a, "rule \"step\": it runs after " + std::to_string(s.steps) +
@@ -84,7 +84,7 @@ struct StepRules {
     const Progress& s = stages[BackwardStage(a)];
     int step = BackwardMicrobatch(a) / plan.microbatches;
     if (s.reduces > step || s.steps > step)
-      Fail(a, "rule \"order\": it stands behind the " +
+      Fail(a, "rule \"order\": it comes after the " +
                   std::string(s.reduces > step ? "REDUCE_GRAD" : "STEP") +
                   " that uses its gradient");
   }

@@ -73,7 +73,7 @@ class Indexer {
 
   void Put(int rank, int position) {
     const Action& a = plan_.ranks[rank][position];
-    auto fail = [&](const std::string& what) { throw Error(Place(rank, position, a), what); };
+    auto fail = [&](const std::string& what) { throw Error(PlaceText(rank, position, a), what); };
     int edge = EdgeOf(graph_, edges_, a);
     bool backward = a.kind == ActionKind::kSendBackward || a.kind == ActionKind::kRecvBackward;
     if (edge < 0 || (backward && computes_.backward.empty()))
@@ -88,10 +88,10 @@ class Indexer {
            " is on the same rank and takes its data without one");
     int32_t& entry = Table(a.kind)[index_.At(edge, a.microbatch)];
     if (entry >= 0)
-      fail("rule \"once\": it stands already at " + Place(rank, entry, plan_.ranks[rank][entry]));
+      fail("rule \"once\": it is already at " + PlaceText(rank, entry, plan_.ranks[rank][entry]));
     if (IsSend(a.kind) ? position < compute.position : position > compute.position)
-      fail(std::string("rule \"order\": it stands ") + (IsSend(a.kind) ? "before " : "behind ") +
-           Place(rank, compute.position, plan_.ranks[rank][compute.position]) + ", which " +
+      fail(std::string("rule \"order\": it comes ") + (IsSend(a.kind) ? "before " : "after ") +
+           PlaceText(rank, compute.position, plan_.ranks[rank][compute.position]) + ", which " +
            (IsSend(a.kind) ? "makes" : "uses") + " its data");
     entry = position;
   }
@@ -115,10 +115,11 @@ class Indexer {
     ComputePlace consumer = table[computes_.At(to, microbatch)];
     if (producer.rank == consumer.rank) {
       if (producer.position > consumer.position)
-        throw Error(
-            Place(consumer.rank, consumer.position, plan_.ranks[consumer.rank][consumer.position]),
-            "rule \"order\": it needs " + ToText(plan_.ranks[producer.rank][producer.position]) +
-                ", which comes later on the same rank");
+        throw Error(PlaceText(consumer.rank, consumer.position,
+                              plan_.ranks[consumer.rank][consumer.position]),
+                    "rule \"order\": it needs " +
+                        ToText(plan_.ranks[producer.rank][producer.position]) +
+                        ", which comes later on the same rank");
       return;
     }
     bool sends = send < 0;
@@ -129,7 +130,7 @@ class Indexer {
                          : (backward ? ActionKind::kRecvBackward : ActionKind::kRecvForward);
     missing.stage = sends ? from : to, missing.peer = sends ? to : from;
     missing.microbatch = microbatch;
-    throw Error(Place(at.rank, at.position, plan_.ranks[at.rank][at.position]),
+    throw Error(PlaceText(at.rank, at.position, plan_.ranks[at.rank][at.position]),
                 "rule \"transfer\": " + ToText(missing) + " is missing on this rank");
   }
 
@@ -148,13 +149,14 @@ class Indexer {
       int32_t send =
           (backward ? index_.send_backward : index_.send_forward)[index_.At(edge, a.microbatch)];
       if (send < last_send[source])
-        throw Error(Place(rank, p, a),
+        throw Error(PlaceText(rank, p, a),
                     "rule \"channel\": rank " + std::to_string(source) + " sends it before what " +
-                        Place(rank, last_recv[source], actions[last_recv[source]]) + " receives");
+                        PlaceText(rank, last_recv[source], actions[last_recv[source]]) +
+                        " receives");
       last_send[source] = send, last_recv[source] = static_cast<int32_t>(p);
       if (a.slot < 0) continue;
       if (a.slot >= index_.total)
-        throw Error(Place(rank, p, a),
+        throw Error(PlaceText(rank, p, a),
                     "rule \"range\": there are never more buffers of an edge "
                     "than microbatches (" +
                         std::to_string(index_.total) + ")");
@@ -170,9 +172,9 @@ class Indexer {
     if (used[row].size() <= static_cast<size_t>(a.slot)) used[row].resize(a.slot + 1, -1);
     int32_t& until = used[row][a.slot];
     if (until > position)
-      throw Error(Place(rank, position, a), "rule \"slot\": buffer " + std::to_string(a.slot) +
-                                                " holds data until " +
-                                                Place(rank, until, plan_.ranks[rank][until]));
+      throw Error(PlaceText(rank, position, a),
+                  "rule \"slot\": buffer " + std::to_string(a.slot) + " holds data until " +
+                      PlaceText(rank, until, plan_.ranks[rank][until]));
     until = ComputeOf(a).position;
   }
 

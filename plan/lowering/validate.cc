@@ -21,7 +21,7 @@ static void CheckRange(const Plan& plan, const StageGraph& graph) {
       throw Error("#recompute", "rule \"range\": there is no stage " + std::to_string(s));
   if (!plan.shared.empty() && plan.shared != graph.shared)
     throw Error("#shared", "rule \"step\": these are not the stages that share weights",
-                "make the plan anew for this package");
+                "make a new plan for this package");
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
       const Action& a = plan.ranks[r][p];
@@ -29,7 +29,7 @@ static void CheckRange(const Plan& plan, const StageGraph& graph) {
       bool counted = IsCompute(a.kind) || IsTransfer(a.kind);
       if (a.stage < 0 || a.stage >= plan.stages || bad_peer || a.microbatch >= total ||
           (counted && a.microbatch < 0))
-        throw Error(Place(static_cast<int>(r), p, a),
+        throw Error(PlaceText(static_cast<int>(r), p, a),
                     "rule \"range\": the plan has " + std::to_string(plan.stages) + " stages and " +
                         std::to_string(total) + " microbatches");
     }

@@ -12,7 +12,7 @@ struct RankPeaks {
   int activations = 0;       // microbatches of a stage between F and B (or I)
   int kept_for_weights = 0;  // between I and W
   int buffers = 0;           // receive buffers posted and not yet used up
-  int64_t buffer_bytes = 0;  // of these, by the bytes of their edges
+  int64_t buffer_bytes = 0;  // their size, by the bytes of their edges
   int loaded = 0;            // offloaded stages between LOAD and EVICT
 };
 

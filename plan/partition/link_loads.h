@@ -25,13 +25,13 @@ class PairLoads {
   double Largest() const;
 
   const PartitionProblem& problem_;
-  std::vector<int> stage_of_, class_of_, number_of_;  // of each node; of each stage
-  std::vector<std::vector<int>> values_of_;           // of each node: the values that it touches
-  std::vector<double> compute_, transfer_;            // of each stage
+  std::vector<int> stage_of_, class_of_, number_of_;  // the first by node, the others by stage
+  std::vector<std::vector<int>> values_of_;           // by node: the values that it touches
+  std::vector<double> compute_, transfer_;            // by stage
   std::vector<double> transfer_now_;                  // without a change
-  std::vector<std::vector<int>> touched_;             // of each value: its stages, ascending
-  std::vector<std::vector<int>> crossing_;            // of each stage: its values in several stages
-  std::vector<char> changed_;  // of each value: touched by the nodes that move
+  std::vector<std::vector<int>> touched_;             // by value: its stages, ascending
+  std::vector<std::vector<int>> crossing_;            // by stage: its values in several stages
+  std::vector<char> changed_;                         // by value: touched by the nodes that move
   std::vector<int> stages_;
   int64_t steps_ = 0;
 };

@@ -34,7 +34,8 @@ struct Search {
   int64_t looks = 0;                           // the budget, in looks at values or nodes
   std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
   int64_t pairs = 200'000, steps = INT64_MAX;  // limits of CutOrder: for one order, for all
-  std::unique_ptr<PairLoads> loads = {};       // of `best`, if its stages have one replica each
+  std::unique_ptr<PairLoads> loads =
+      {};  // the loads of `best`, if its stages have one replica each
   int64_t seen = 0;                            // steps of `loads` that are already counted
 
   void MeasureLoads() {
@@ -69,7 +70,7 @@ struct Search {
 
   // Exchanges the devices of two stages of the same class, or moves a stage to an idle device.
   bool ExchangeDevices() {
-    std::map<int, std::vector<int>> idle;  // of each class
+    std::map<int, std::vector<int>> idle;  // by class
     for (size_t c = 0; c < problem.devices.size(); ++c)
       for (int d = 0; d < problem.devices[c].count; ++d) {
         const std::vector<int>& numbers = problem.devices[c].numbers;
@@ -216,8 +217,8 @@ static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& or
   bool better = false;
   for (const std::vector<int>& order : orders) {
     if (search.steps <= 0) break;
-    OrderCuts cuts = CutOrder(problem, search.graph, resources, order, 1.5 * search.best.objective,
-                              search.pairs, search.steps);
+    SequenceCuts cuts = CutOrder(problem, search.graph, resources, order,
+                                 1.5 * search.best.objective, search.pairs, search.steps);
     if (cuts.stages.empty()) continue;
     PartitionResult result = ResultOfStages(problem, search.graph, StagesOfCuts(order, cuts));
     for (size_t s = 0; s < cuts.stages.size(); ++s) {
@@ -239,7 +240,7 @@ static void ImproveOnDevices(Search& search) {
   if (search.graph.units.size() > 500) orders.resize(std::min<size_t>(orders.size(), 2));
   int devices = static_cast<int>(sequences[0].size());
   int stages = search.problem.stages > 0 ? search.problem.stages : devices;
-  StagedUnits equal = EqualCuts(search.problem, search.graph, stages);
+  PartitionState equal = EqualCuts(search.problem, search.graph, stages);
   if (!equal.options.empty()) {
     PartitionResult result = ResultOfStages(search.problem, search.graph, equal);
     search.Better(result);

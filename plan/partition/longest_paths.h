@@ -10,8 +10,8 @@ namespace pipewright {
 // until its gradient is sent. `to_alone` and `back_alone` include the transfers from other stages,
 // if all predecessors are in those.
 struct LongestPaths {
-  // An input from unit `before` in another stage. Its transfer takes `time`, it arrives at `there`,
-  // and `home` passes after its gradient is sent, if there is one.
+  // Describes an input from unit `before` in another stage. Its transfer takes `time`, it arrives
+  // at `there`, and `home` passes after its gradient is sent, if there is one.
   struct Entry {
     int before;
     double time, there, home;
@@ -19,7 +19,7 @@ struct LongestPaths {
   };
   std::vector<double> to, back, own, until_gradient, to_alone, back_alone;
   std::vector<double> round;                // the longest path from a unit to this one and back
-  std::vector<std::vector<Entry>> entries;  // of each unit
+  std::vector<std::vector<Entry>> entries;  // by unit
 
   // `graph`: that of the problem, or of the problem without transfers. `speed`: the fastest
   // device's.

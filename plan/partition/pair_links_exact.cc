@@ -19,7 +19,7 @@ struct Placement {
   PartitionResult& known;
   PartitionProblem open{};                     // the problem with the extra device
   std::vector<std::pair<int, int>> devices{};  // class and number
-  std::vector<std::vector<int>> nodes{};       // of each unit
+  std::vector<std::vector<int>> nodes{};       // by unit
   std::vector<char> used{};
   PartitionResult placed{};
 

@@ -13,7 +13,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 // Above this number of device states, an exact search tries only a limited number of stages.
 constexpr int kManyDeviceStates = 10'000;
@@ -113,7 +117,7 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   FastOptions fast = WithEffort(options.effort);
   auto ticks = static_cast<int64_t>(options.effort * static_cast<double>(FastTicks(graph)));
   fast.ticks = &ticks;
-  StagedUnits start;
+  PartitionState start;
   if (options.start) {
     start = StagesOfResult(graph, *options.start);
     fast.start = &start, fast.fresh = false;
@@ -183,7 +187,7 @@ static void ImproveUntil(const PartitionProblem& problem, const UnitGraph& graph
     if (left <= 0) return;
     auto ticks = static_cast<int64_t>(std::min(left * 1e9, 1e18));
     ticks = std::min(ticks, FastTicks(graph));
-    StagedUnits start = StagesOfResult(graph, best);
+    PartitionState start = StagesOfResult(graph, best);
     again.ticks = &ticks;
     again.start = &start;
     again.below = best.objective * (1 + 1e-9);

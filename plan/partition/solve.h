@@ -9,12 +9,12 @@ namespace pipewright {
 
 struct SolveOptions {
   bool exact = true;
-  double max_seconds = kInfinity;  // of the exact search
+  double max_seconds = kInfinity;  // the limit for the exact search
   int64_t max_sets = 4'000'000;
   // If the result is not proven, the search for a better one continues until this many seconds
   // after the start. Problems with pair_links ignore it.
   double improve_seconds = 0;
-  double effort = 1;  // of the heuristic search, as a share of FastTicks
+  double effort = 1;  // the heuristic search's, as a share of FastTicks
   // A partition to begin with, which the heuristic search only improves. Not owned.
   const PartitionResult* start = nullptr;
 };

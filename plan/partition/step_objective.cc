@@ -111,7 +111,7 @@ namespace {
 struct StepSearch {
   const PartitionProblem& problem;
   const StepOptions& step;
-  int64_t actions = 20'000'000;         // that may still be simulated
+  int64_t actions = 20'000'000;         // number that may still be simulated
   std::vector<PartitionResult> seen{};  // the best of each number of stages, and intermediate ones
 
   bool Judge(PartitionResult& result) {
@@ -165,7 +165,7 @@ PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph
                                   const SolveOptions& options, const StepOptions& step,
                                   int64_t actions) {
   PartitionResult none;
-  std::vector<int> classes;  // of each device
+  std::vector<int> classes;  // by device
   for (size_t c = 0; c < fixed.devices.size(); ++c) {
     if (fixed.devices[c].host && fixed.devices[c].count > 0) return none;
     classes.insert(classes.end(), fixed.devices[c].count, static_cast<int>(c));
@@ -251,7 +251,7 @@ PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& opt
     }
     try {
       search.Judge(result);
-      StagedUnits cuts = EqualCuts(problem, graph, stages);
+      PartitionState cuts = EqualCuts(problem, graph, stages);
       if (!cuts.options.empty()) {
         PartitionResult equal = ResultOfStages(problem, graph, cuts);
         if (CheckPartition(fixed, equal).empty()) {

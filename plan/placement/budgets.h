@@ -1,4 +1,4 @@
-// The devices that a model may be placed on, and the bytes that it may take on each.
+// Lists the devices that a model may be placed on, and the bytes that it may take on each.
 #pragma once
 #include <cstdint>
 #include <string>

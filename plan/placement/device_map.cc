@@ -25,7 +25,8 @@ Json DeviceMapJson(const DeviceMap& map) {
 }
 
 DeviceMap ReadDeviceMap(const Json& json, const std::string& path) {
-  if (!json.is_object()) throw Error(path, "a device map is an object: module name -> device");
+  if (!json.is_object())
+    throw Error(path, "expected a JSON object that maps module names to devices");
   DeviceMap map;
   for (const auto& [name, device] : json.items()) {
     if (name == "$schema") continue;

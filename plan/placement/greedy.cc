@@ -234,7 +234,7 @@ class Greedy {
   std::vector<TreeEntry> todo_;                    // still to place, in order
   size_t device_ = 0;                              // the budget that is being filled
   std::vector<int64_t> used_;                      // by budget
-  LargestLayer largest_;                           // of what is still to place
+  LargestLayer largest_;                           // the largest layer still to place
   std::map<int, std::set<size_t>> tensor_device_;  // first of a tied group -> its budgets
   GreedyResult result_;
 };

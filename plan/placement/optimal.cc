@@ -57,7 +57,7 @@ struct Search {
   const std::vector<Stay>& stays;
   std::vector<int64_t> room;    // by device
   std::vector<int> best;        // empty: none yet
-  int64_t best_bytes = -1;      // that stay resident
+  int64_t best_bytes = -1;      // the most bytes that stay resident
   std::vector<int> order{};     // atoms, largest first
   std::vector<int64_t> rest{};  // [i] sum of `travels` over order[i..]
   std::vector<int> place{};     // by atom

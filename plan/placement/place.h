@@ -17,7 +17,7 @@ struct PlaceOptions {
   // in order; balanced: equal shares for the accelerators; balanced_low_0: the same, but as little
   // as possible for the first accelerator; optimal: the fewest bytes moved per sweep.
   std::string policy = "auto";
-  std::vector<Budget> budgets;        // of ParseBudgets
+  std::vector<Budget> budgets;        // from ParseBudgets
   std::vector<std::string> no_split;  // classes whose modules are not split
   bool offload_buffers = false;    // false: the accelerator has the buffers of parts on cpu or disk
   bool fallback = false;           // greedy: a device that would get nothing takes what fits

@@ -122,16 +122,18 @@ Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std
     throw Error(path, "keys within keys: " + Few(overlapping), "leave one of each pair out");
   if (!uncovered.empty())
     throw Error(path, "no device for " + Few(uncovered),
-                !unknown.empty() ? "nothing is called " + Few(unknown)
-                : map.empty()    ? "add them, or \"\" for all"
-                                 : "add them");  // "" beside other keys is refused
-  for (const std::string& key : unknown) warnings.push_back(path + ": nothing is called " + key);
+                !unknown.empty()
+                    ? "the map names " + Few(unknown) + ", which the model does not have"
+                : map.empty() ? "add them, or \"\" for all"
+                              : "add them");  // "" beside other keys is refused
+  for (const std::string& key : unknown)
+    warnings.push_back(path + ": the map names " + Quote(key) + ", which the model does not have");
   return devices;
 }
 
 }  // namespace
 
-MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map) {
+MapProblems CheckPackageMap(const Manifest& manifest, const DeviceMap& map) {
   MapProblems problems;
   DevicesOf(manifest, map, problems);
   return problems;
@@ -181,12 +183,12 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   const int needed = std::max(count, 1);
   if (ranks > 1 && ranks != needed)
     throw Error(path,
-                "it has " + Counted(needed, "numbered device") + ", one a rank; " +
+                "it has " + Counted(needed, "numbered device") + ", one per rank; " +
                     Counted(ranks, "rank") + " were started",
-                needed > 1 ? "start " + std::to_string(needed) + ", or one rank for all of them"
-                           : "start one rank, or give the map numbers for " +
-                                 std::to_string(ranks) +
-                                 ": pipewright place --max-memory 0=SIZE,1=SIZE");
+                needed > 1
+                    ? "start " + std::to_string(needed) + ", or one rank for all of them"
+                    : "start one rank, or give the map numbers for " + std::to_string(ranks) +
+                          ": pipewright place --max-memory 0=SIZE,1=SIZE");
   const bool one = ranks == 1 || needed == 1;
   std::vector<int> ranks_of(manifest.modules.size(), -1);
   for (size_t m = 0; m < manifest.modules.size(); ++m) {

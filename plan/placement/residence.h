@@ -27,7 +27,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
                         int ranks);
 
 // Finds all errors and warnings of ReadResidence in a map; leaves split_ties empty.
-MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map);
+MapProblems CheckPackageMap(const Manifest& manifest, const DeviceMap& map);
 
 // Checks a map for a run that trains. Throws Error naming `path` if all parameters that a key puts
 // on disk are trained.

@@ -207,7 +207,7 @@ void CheckLoads(const Plan& plan, const Offload& offload) {
         loaded[actions[p].stage] = actions[p].kind == ActionKind::kLoad;
       for (int s : Needs(actions[p], offload))
         if (IsOffloaded(offload, s) && !loaded[s])
-          throw Error(Place(static_cast<int>(r), p, actions[p]),
+          throw Error(PlaceText(static_cast<int>(r), p, actions[p]),
                       "rule \"load\": stage " + std::to_string(s) + " is offloaded and not loaded");
     }
     double room = Room(RunsOf(actions, offload), offload, r);

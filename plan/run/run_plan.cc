@@ -155,7 +155,7 @@ void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p)
       if (const Action& a = plan.ranks[r][p]; a.kind == ActionKind::kStep)
-        steps[{r, a.stage}].push_back(Place(static_cast<int>(r), p, a));
+        steps[{r, a.stage}].push_back(PlaceText(static_cast<int>(r), p, a));
   const bool once = std::any_of(steps.begin(), steps.end(),
                                 [](const auto& entry) { return entry.second.size() == 1; });
   for (const auto& [where, places] : steps)
@@ -171,7 +171,7 @@ void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
       int stage = std::max({a.stage, a.overlap_stage, IsTransfer(a.kind) ? PeerOf(a) : -1});
       int microbatch = std::max(a.microbatch, a.overlap_microbatch);
       if (stage >= graph.stages || microbatch >= job.microbatches)
-        wrong.push_back(Place(static_cast<int>(r), p, a));
+        wrong.push_back(PlaceText(static_cast<int>(r), p, a));
     }
   if (wrong.size() == 1)
     throw Error(job.plan + ": " + wrong[0],

@@ -34,7 +34,7 @@ class Turns {
  private:
   size_t size_ = 1;
   std::vector<double> times_;
-  std::vector<int> winner_;  // of each match, as in a binary heap; [1]: the final's
+  std::vector<int> winner_;  // by match, as in a binary heap; [1]: the final's
 };
 
 // The state that a rule may read.

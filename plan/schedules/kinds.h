@@ -1,4 +1,4 @@
-// The generators behind MakeSchedule; plan/schedules/table.cc names them.
+// Declares the generators behind MakeSchedule; plan/schedules/table.cc names them.
 #pragma once
 #include "plan/plan.h"
 #include "plan/schedules/table.h"

@@ -78,7 +78,8 @@ Plan ListSchedule(const StagePlacement& placement, int ranks, int microbatches,
                   const ListPolicy& policy) {
   Costs costs = UnitCosts();
   if (!policy.split) costs.stages[0].I = costs.stages[0].B;
-  OrderProblem problem = MakeProblem(costs, ranks, placement, microbatches, kNoLimit, {}, false);
+  OrderProblem problem =
+      MakeOrderProblem(costs, ranks, placement, microbatches, kNoLimit, {}, false);
   Chooser chooser(policy, microbatches, ranks);
   for (size_t s = 0; s < placement.size(); ++s) {
     int r = static_cast<int>(placement[s].size());

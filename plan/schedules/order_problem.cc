@@ -4,9 +4,9 @@
 
 namespace pipewright {
 
-OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& placement,
-                         int microbatches, double memory, const std::vector<char>& recompute,
-                         bool forward_only) {
+OrderProblem MakeOrderProblem(const Costs& costs, int ranks, const StagePlacement& placement,
+                              int microbatches, double memory, const std::vector<char>& recompute,
+                              bool forward_only) {
   OrderProblem p;
   p.ranks = ranks;
   p.stages = static_cast<int>(placement.size());
@@ -23,7 +23,7 @@ OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& pl
       const StageCosts& c = CostsOf(costs, s, r);
       bool again = !recompute.empty() && recompute[s] && c.recompute >= 0;
       p.held[r].push_back(s);
-      const StageMemory held = MemoryOf(c, again);
+      const StageMemory held = StageMemoryOf(c, again);
       p.room[r] -= c.weights + c.gradients;
       moment[r] = std::max(moment[r], Moment(c, held));
       p.costs.push_back({c.F, c.I + (again ? c.recompute : 0), c.W, held});

@@ -1,5 +1,5 @@
-// The scheduling problem that an order of F, I and W solves: a chain of stages on ranks, their
-// costs and memory limits.
+// Defines the scheduling problem that an order of F, I and W solves: a chain of stages on ranks,
+// their costs and memory limits.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -75,9 +75,9 @@ struct OrderProblem {
   }
 };
 
-OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& placement,
-                         int microbatches, double memory, const std::vector<char>& recompute,
-                         bool forward_only);
+OrderProblem MakeOrderProblem(const Costs& costs, int ranks, const StagePlacement& placement,
+                              int microbatches, double memory, const std::vector<char>& recompute,
+                              bool forward_only);
 
 struct OrderTimes {
   bool ok = false;  // false: a deadlock, or over the memory limit

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <map>
 
 #include "base/error.h"
@@ -10,8 +9,6 @@
 #include "plan/actions.h"
 #include "plan/schedules/kinds.h"
 #include "plan/schedules/table.h"
-#include "plan/simulate/compute_times.h"
-#include "plan/stage_graph.h"
 
 namespace pipewright {
 
@@ -94,13 +91,13 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
   } else if (near.stages != stages) {
     what = Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
            (g.shape == ScheduleShape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
-                                     : Counted(g.stages_per_rank, "stage") + " a rank");
+                                             : Counted(g.stages_per_rank, "stage") + " per rank");
   } else if (two_ways && microbatches % 2) {
     what =
         Counted(microbatches, "microbatch") + ", and it needs an even number (half per direction)";
   } else {
     what = Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
-           ", and it needs two a rank";
+           ", and it needs two per rank";
   }
   throw Error(std::string("schedule ") + g.name, what,
               (several ? "the nearest that work: " : "the nearest that works: ") + cure);
@@ -143,50 +140,6 @@ void CheckPlacement(const StagePlacement& placement, int ranks) {
     if (!used[r])
       throw Error("placement", "rank " + std::to_string(r) + " runs no stage",
                   "give every rank a stage, or use " + Renumbered(placement));
-}
-
-bool IsPlainPipeline(const StagePlacement& placement) {
-  for (size_t s = 0; s < placement.size(); ++s)
-    if (placement[s] != std::vector<int>{static_cast<int>(s)}) return false;
-  return true;
-}
-
-bool IsLoop(const StagePlacement& placement, int ranks) {
-  for (size_t s = 0; s < placement.size(); ++s)
-    if (placement[s] != std::vector<int>{static_cast<int>(s) % ranks}) return false;
-  return static_cast<int>(placement.size()) >= ranks;
-}
-
-void Trim(Plan& plan, int stages, int microbatches) {
-  bool trimmed = false;
-  for (auto& actions : plan.ranks) {
-    auto gone = [&](const Action& a) { return a.stage >= stages || a.microbatch >= microbatches; };
-    auto end = std::remove_if(actions.begin(), actions.end(), gone);
-    trimmed |= end != actions.end();
-    actions.erase(end, actions.end());
-  }
-  plan.stages = stages;
-  plan.microbatches = microbatches;
-  if (trimmed) plan.layout = {};
-}
-
-Action Compute(ActionKind kind, int stage, int microbatch) {
-  Action a;
-  a.kind = kind, a.stage = stage, a.microbatch = microbatch;
-  return a;
-}
-
-int64_t UnitEnd(const Plan& plan, const ScheduleRequest& q) {
-  Plan whole = ComputeOnly(plan);
-  whole.stages = q.stages, whole.microbatches = q.microbatches;
-  StageGraph graph = ChainGraph(q.placement);
-  try {
-    int64_t end = 0;
-    for (const auto& ends : UnitEnds(whole, graph)) end = std::max(end, ends.back());
-    return end;
-  } catch (const Error&) {
-    return std::numeric_limits<int64_t>::max();
-  }
 }
 
 void DropBackward(Plan& plan) {

@@ -1,5 +1,5 @@
-// The table of all schedules: name, generator and properties. A new schedule is one line here; no
-// other code compares names.
+// Has the table of all schedules: name, generator and properties. A new schedule is one line here;
+// no other code compares names.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace pipewright {
 
-// The input of a generator: numbers that it accepts, and a placement that is complete and in range.
+// Holds the input of a generator: numbers that it accepts, and a placement that is complete and in
+// range.
 struct ScheduleRequest {
   int ranks = 0, stages = 0, microbatches = 0;
   StagePlacement placement;
@@ -34,7 +35,7 @@ struct ScheduleKind {
   bool splits_backward = false;    // into I and W; other stages wait only for I
   bool searched = false;         // made from costs, within a memory limit (plan/search/zb_auto.h)
   bool asynchronous = false;     // steps overlap (plan/multi_step.h)
-  int weight_versions = 1;         // that a stage keeps; 0: one for every microbatch in flight
+  int weight_versions = 1;       // number that a stage keeps; 0: one for every microbatch in flight
 };
 
 const std::vector<ScheduleKind>& Schedules();

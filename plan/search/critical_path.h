@@ -68,7 +68,7 @@ class CriticalPaths {
   }
   void Enter(int stage, int microbatch);
   void Refresh(int rank);
-  double TailFrom(int r, int position) const;  // of the actions from `position` on
+  double TailFrom(int r, int position) const;  // the tail of the actions from `position` on
   double Rest(const Job& job) const;
 };
 

@@ -17,7 +17,7 @@ double Period(const OrderProblem& p) {
   return period;
 }
 
-int Passes(const OrderProblem& p) { return std::max(1, p.stages / p.ranks); }
+int PassesOverRanks(const OrderProblem& p) { return std::max(1, p.stages / p.ranks); }
 
 namespace {
 

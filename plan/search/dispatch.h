@@ -1,4 +1,4 @@
-// The dispatch rules of zb-auto: a script of F and I with W filled in, and due times.
+// Applies the dispatch rules of zb-auto: a script of F and I with W filled in, and due times.
 #pragma once
 #include <array>
 #include <vector>
@@ -39,6 +39,6 @@ TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const RankO
 // Returns the work of the busiest rank for one microbatch.
 double Period(const OrderProblem& problem);
 // Returns the number of times that the chain of stages passes over the ranks.
-int Passes(const OrderProblem& problem);
+int PassesOverRanks(const OrderProblem& problem);
 
 }  // namespace pipewright

@@ -58,7 +58,7 @@ DueTimes DueSearch::Start(size_t n) const {
 
 DueTimes DueSearch::Changed(DueTimes due) {
   double much = period_ * std::pow(2.0, -static_cast<double>(Random() % 8)) * 2;
-  int passes = Passes(*p_);
+  int passes = PassesOverRanks(*p_);
   for (unsigned left = 1 + Random() % 2; left > 0; --left) {
     std::vector<double>* lists[] = {&due.forward,     &due.backward,    &due.forward,
                                     &due.backward,    &due.forward_in,  &due.backward_in,

@@ -65,12 +65,12 @@ class MapSearch {
   // Judges a map by its quick orders, with recomputation if nothing fits without.
   double Judge(const StagePlacement& map) {
     double span = QuickSpan(
-        MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
+        MakeOrderProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
     std::vector<char> again;
     if (span < 0 && !forward_only_) again = RecomputeOffered(costs_, stages_);
     if (again.empty()) return span;
-    return QuickSpan(MakeProblem(costs_, ranks_, map, microbatches_, memory_, again, forward_only_),
-                     left_);
+    return QuickSpan(
+        MakeOrderProblem(costs_, ranks_, map, microbatches_, memory_, again, forward_only_), left_);
   }
 
   // Numbers like ranks in the order of their first stages, so that equal maps compare equal.

@@ -102,7 +102,7 @@ class Chooser {
     for (const Judged& one : judged_)
       if (one.choice == choice) return false;
     OrderProblem problem =
-        MakeProblem(costs_, ranks_, placement_, microbatches_, memory_, choice, false);
+        MakeOrderProblem(costs_, ranks_, placement_, microbatches_, memory_, choice, false);
     double span = QuickSpan(problem, left_);
     if (span < 0) return false;
     auto at = std::find_if(judged_.begin(), judged_.end(),

@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Returns, by stage, whether the costs allow recomputation; empty if they allow none.
+// Returns a flag for each stage, true if its costs allow recomputation; empty if none do.
 std::vector<char> RecomputeOffered(const Costs& costs, int stages);
 
 // Returns at most `count` sets of stages to recompute that are worth a search, and for which one

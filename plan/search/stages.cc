@@ -42,7 +42,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
   double again = 0, made = 0;
   for (size_t i = begin; i < end; ++i) {
     const StageCosts& c = fine[i];
-    const StageMemory own = MemoryOf(c, false);
+    const StageMemory own = StageMemoryOf(c, false);
     sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
     sum.spread.F += c.spread.F, sum.spread.I += c.spread.I;
     sum.spread.W += c.spread.W, sum.spread.B += c.spread.B;
@@ -83,7 +83,7 @@ Costs MergeStages(const Costs& profile, int stages) {
     throw Error(profile.source + ": stages",
                 Counted(static_cast<int64_t>(fine.size()), "entry") + " cannot make " +
                     Counted(stages, "stage"),
-                "give costs of smaller pieces, at least one entry a stage, or ask for fewer "
+                "give costs of smaller pieces, at least one entry per stage, or ask for fewer "
                 "stages");
   if (!profile.stage_on_rank.empty())
     throw Error(profile.source, "a finer profile cannot differ from rank to rank");
@@ -125,10 +125,9 @@ ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
                           const ZbAutoOptions& options, Costs& costs) {
   int most = static_cast<int>(profile.stages.size());
   if (most < ranks)
-    throw Error(
-        "--stages auto",
-        Counted(most, "entry") + " in " + profile.source + " for " + Counted(ranks, "rank"),
-        "give costs of smaller pieces, at least one entry a rank, or use fewer ranks");
+    throw Error("--stages auto",
+                Counted(most, "entry") + " in " + profile.source + " for " + Counted(ranks, "rank"),
+                "give costs of smaller pieces, at least one entry per rank, or use fewer ranks");
   ZbAutoResult best;
   std::string reason;
   const int choices[] = {1, 2, 3, 4, 6, 8};

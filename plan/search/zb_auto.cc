@@ -64,8 +64,8 @@ std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stag
   std::vector<StagePlacement> chosen = {maps[0]};
   double least = kNoLimit;
   for (size_t i = 1; i < maps.size(); ++i) {
-    OrderProblem problem =
-        MakeProblem(costs, ranks, maps[i], microbatches, options.memory, {}, options.forward_only);
+    OrderProblem problem = MakeOrderProblem(costs, ranks, maps[i], microbatches, options.memory, {},
+                                            options.forward_only);
     double bound = SpanBound(problem, costs, options.memory, {});
     if (bound >= least) continue;
     least = bound;
@@ -129,8 +129,8 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
                                   : effort / 3 / static_cast<long>(maps.size() - 1);
     share /= static_cast<long>(choices.size());
     for (const std::vector<char>& recompute : choices) {
-      OrderProblem problem = MakeProblem(costs, ranks, maps[i], microbatches, options.memory,
-                                         recompute, options.forward_only);
+      OrderProblem problem = MakeOrderProblem(costs, ranks, maps[i], microbatches, options.memory,
+                                              recompute, options.forward_only);
       double bound = SpanBound(problem, costs, options.memory, recompute);
       if (best.times.ok && bound >= best.times.span) continue;
       TimedOrder found = FindOrder(problem, share, bound);
@@ -145,9 +145,9 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     StagePlacement map = maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0];
     std::vector<char> again = RecomputeOffered(costs, stages);
     if (options.forward_only) again.clear();
-    DoesNotFit(
-        MakeProblem(costs, ranks, map, microbatches, options.memory, again, options.forward_only),
-        options.memory, options.memory_name, costs.source, options.placement.empty());
+    DoesNotFit(MakeOrderProblem(costs, ranks, map, microbatches, options.memory, again,
+                                options.forward_only),
+               options.memory, options.memory_name, costs.source, options.placement.empty());
   }
   result.makespan = best.times.makespan;
   result.span = best.times.span;

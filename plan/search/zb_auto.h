@@ -16,7 +16,7 @@ struct ZbAutoOptions {
   StagePlacement placement;       // empty: zb-auto chooses
   bool forward_only = false;
   std::string memory_name = "--memory";  // in errors
-  double effort = 1;                     // how long to search; 1 is a few seconds
+  double effort = 1;                     // the length of the search; 1 is a few seconds
 };
 
 struct ZbAutoResult {

@@ -104,8 +104,8 @@ std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::strin
   return actions;
 }
 
-Comparison Compare(const std::vector<TraceAction>& predicted,
-                   const std::vector<TraceAction>& measured) {
+Comparison CompareTraces(const std::vector<TraceAction>& predicted,
+                         const std::vector<TraceAction>& measured) {
   Side left(predicted), right(measured);
   auto same = [](size_t a, size_t b, const char* what) {
     if (a != b)

@@ -38,8 +38,8 @@ struct Comparison {
 };
 
 // Throws Error if the measured trace has other ranks or stages than the predicted one.
-Comparison Compare(const std::vector<TraceAction>& predicted,
-                   const std::vector<TraceAction>& measured);
+Comparison CompareTraces(const std::vector<TraceAction>& predicted,
+                         const std::vector<TraceAction>& measured);
 
 // Returns where a rank's compute actions of the first step differ, as "rank 0 ran 0F2 as its action
 // 3, the plan has 0B0 there", or "" if they are the same. `microbatches` is the number per step of

@@ -1,5 +1,5 @@
-// The costs of actions: the input of the simulator and of zb-auto. The caller chooses the units:
-// any unit of time, any unit of bytes, and bandwidth in bytes per unit of time.
+// Holds the costs of actions: the input of the simulator and of zb-auto. The caller chooses the
+// units: any unit of time, any unit of bytes, and bandwidth in bytes per unit of time.
 #pragma once
 #include <limits>
 #include <map>
@@ -18,7 +18,7 @@ struct PeakBytes {
   // the sums count in addition to B and W.
   double first_B = 0, first_W = 0;
   double step = 0;  // in addition to what is held then
-  double forward_only = 0;  // of an F in a plan without backward; 0: not known, those of F count
+  double forward_only = 0;  // an F in a plan without backward; 0: not known, those of F count
 };
 
 // Costs of one stage for one microbatch. All are finite and >= 0.
@@ -39,7 +39,7 @@ struct StageCosts {
   // F to I.
   double recompute = -1;  // time; -1: not available
   double checkpoint = 0;  // bytes
-  PeakBytes recompute_peak;  // of such an I or B
+  PeakBytes recompute_peak;  // the peak of such an I or B
   PeakBytes peak;
   // The interquartile range of the measured times; 0: not known.
   struct {
@@ -49,7 +49,7 @@ struct StageCosts {
 
 // The bytes that one stage sends another for one microbatch.
 struct EdgeCosts {
-  double bytes = 0, back = 0;  // of values, and of their gradients
+  double bytes = 0, back = 0;  // the size of values, and of their gradients
 };
 
 struct LinkCosts {

@@ -178,7 +178,7 @@ class Bound {
       share.least.I = std::min(c.I, c.B);
       share.least.W = std::max(0.0, std::min(c.B, c.I + c.W) - share.least.I);
       share.least.I += again ? c.recompute : 0;
-      const StageMemory held = MemoryOf(c, again);
+      const StageMemory held = StageMemoryOf(c, again);
       share.least.stored = held.stored;
       share.least.kept = held.kept;
       if (share.backwards > 0) longest = std::max(longest, share.least.I + share.least.W);

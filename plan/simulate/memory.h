@@ -21,7 +21,7 @@ struct StageMemory {
 };
 
 // Returns the memory of a stage. `recompute`: it recomputes its forward, if its costs allow that.
-inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
+inline StageMemory StageMemoryOf(const StageCosts& c, bool recompute) {
   const bool again = recompute && c.recompute >= 0;
   const PeakBytes none, &more = again ? c.recompute_peak : none;
   StageMemory m;

@@ -57,7 +57,7 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
   }
   auto weights = [&](int stage) { return CostsOf(costs, stage, rank).weights; };
   auto memory = [&](int stage) {
-    return MemoryOf(CostsOf(costs, stage, rank), !recompute.empty() && recompute[stage]);
+    return StageMemoryOf(CostsOf(costs, stage, rank), !recompute.empty() && recompute[stage]);
   };
   for (int s = 0; s < plan.stages; ++s)  // loaded stages are not in memory from the start
     if (held[s] && !loaded[s]) out.start += weights(s);

@@ -144,7 +144,7 @@ class Run {
   }
 
   [[noreturn]] void Fail(int rank, const std::string& what) const {
-    throw Error(Place(rank, position_[rank], plan_.ranks[rank][position_[rank]]), what);
+    throw Error(PlaceText(rank, position_[rank], plan_.ranks[rank][position_[rank]]), what);
   }
 
   int EdgeOf(int from, int to, bool backward, bool add = false) {
@@ -271,13 +271,13 @@ class Run {
     Moment start = clock_[rank];
     int stage = BackwardStage(a), microbatch = BackwardMicrobatch(a);
     if (HasForward(a)) {
-      if (forward_on_[At(a.stage, a.microbatch)] >= 0) Fail(rank, "this forward comes twice");
+      if (forward_on_[At(a.stage, a.microbatch)] >= 0) Fail(rank, "this forward appears twice");
       if (!Inputs(a.stage, a.microbatch, false, rank, start)) return false;
     }
     if (HasBackward(a)) {
       if (forward_on_[At(stage, microbatch)] != rank)
         Fail(rank, "comes before the forward of its stage and microbatch");
-      if (backward_on_[At(stage, microbatch)] >= 0) Fail(rank, "this backward comes twice");
+      if (backward_on_[At(stage, microbatch)] >= 0) Fail(rank, "this backward appears twice");
       if (!Inputs(stage, microbatch, true, rank, start)) return false;
     }
     if (a.kind == ActionKind::kWeightGrad && backward_on_[At(a.stage, a.microbatch)] != rank)
@@ -336,7 +336,7 @@ class Run {
   bool Send(const Action& a, int rank) {
     int edge = EdgeOf(a);
     size_t message = At(edge, a.microbatch);
-    if (messages_[message].rank == kUnset) Fail(rank, "nobody receives this");
+    if (messages_[message].rank == kUnset) Fail(rank, "no rank receives this");
     if (messages_[message].rank >= 0) Fail(rank, "this is sent twice");
     if (options_.synchronous) {
       if (!Await(posted_[message], rank)) return false;
@@ -370,7 +370,8 @@ class Run {
     auto find = [&](auto wanted) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r)
         for (size_t p = 0; p < plan_.ranks[r].size(); ++p)
-          if (wanted(plan_.ranks[r][p])) return Place(static_cast<int>(r), p, plan_.ranks[r][p]);
+          if (wanted(plan_.ranks[r][p]))
+            return PlaceText(static_cast<int>(r), p, plan_.ranks[r][p]);
       return std::string("what nobody sends");
     };
     if (IsTransfer(a.kind))
@@ -405,7 +406,7 @@ class Run {
       if (i >= plan_.ranks[r].size()) continue;
       if (first < 0) first = static_cast<int>(r);
       if (count++ < kShown)
-        what += (what.empty() ? "" : "; ") + Place(static_cast<int>(r), i, plan_.ranks[r][i]) +
+        what += (what.empty() ? "" : "; ") + PlaceText(static_cast<int>(r), i, plan_.ranks[r][i]) +
                 " waits for " + Awaited(plan_.ranks[r][i]);
     }
     Fail(first, "rule \"deadlock\": the order can never finish: " + what);

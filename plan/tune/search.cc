@@ -138,7 +138,7 @@ TuneCandidate PredictOrder(const TuneProblem& problem, const TuneProfile& profil
   SimulateOptions options;
   if (recompute) options.recompute.assign(conf.stage_to_ranks.size(), 1);
   const Figures figures = Measure(plan, costs, Simulate(plan, costs, options), options);
-  constexpr double kMicroseconds = 1e-6;  // of the costs
+  constexpr double kMicroseconds = 1e-6;  // the costs' unit
   candidate.step = figures.makespan * kMicroseconds;
   for (const RankFigures& rank : figures.ranks) {
     candidate.peak_bytes.push_back(rank.peak_bytes);

@@ -15,7 +15,7 @@ namespace pipewright {
 // A profile of the package's modules, measured while `ranks` ranks ran at the same time.
 struct TuneProfile {
   int ranks = 1;
-  Profile profile;  // of modules, not of their parts; its `microbatch` is one of the choices
+  Profile profile;  // modules, not parts of them; its `microbatch` is one of the choices
 };
 
 struct TuneProblem {
@@ -32,11 +32,11 @@ struct TuneCandidate {
   int microbatches = 1;
   int64_t microbatch = 1;  // samples of the largest
   std::string schedule;
-  bool recompute = false;  // of every stage
+  bool recompute = false;  // true: every stage recomputes
   Conf conf;
   double step = 0;                 // predicted seconds, without loss and optimizer
   double bound = 0;                // lower bound over all orders of the same actions
-  double bubble = 0;               // of the rank with the most idle time, 0 to 1
+  double bubble = 0;               // the idle share of the rank with the most idle time, 0 to 1
   std::vector<double> peak_bytes;  // by rank
 };
 

@@ -78,7 +78,7 @@ def tensor(value: Any, where: str) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{where}: {type(value).__name__} is no tensor ({error})\n"
+        raise ValueError(f"{where}: {type(value).__name__} is not a tensor ({error})\n"
                          "  make numbers of it first, or leave it out: columns=[...]") from None
 
 

@@ -71,7 +71,7 @@ def schedule_name(schedule: Any) -> tuple[str, str]:
             "  give its class, and name the loss in the job (docs/reference/job.md)")
     found = SCHEDULES.get(told.lower().removeprefix("schedule"))
     if not found:
-        raise ExportError(f"the schedule {told} is not known\n  those that are: "
+        raise ExportError(f"unknown schedule {told}\n  known: "
                           f"{', '.join(SCHEDULES)}; others of pipewright: set \"schedule\" of the "
                           "job (docs/reference/schedules.md)")
     return found
@@ -80,13 +80,13 @@ def schedule_name(schedule: Any) -> tuple[str, str]:
 def rank_number(stages: int, placement: str, ranks: int | None, schedule: str) -> int:
     if placement == "one":
         if ranks not in (None, stages):
-            raise ExportError(f"{schedule} has one stage a rank: {stages} stages are not for "
+            raise ExportError(f"{schedule} has one stage per rank: {stages} stages are not for "
                               f"{ranks} ranks")
         return stages
     if placement == "v" and ranks is None:
         ranks = stages // 2
     if ranks is None:
-        raise ExportError(f"{schedule} has several stages a rank: give ranks=N")
+        raise ExportError(f"{schedule} has several stages per rank: give ranks=N")
     if stages % ranks or (placement == "v" and stages != 2 * ranks):
         raise ExportError(f"{stages} stages do not fit {ranks} ranks with {schedule}")
     return ranks

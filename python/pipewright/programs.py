@@ -28,7 +28,7 @@ def find(program: str) -> pathlib.Path:
         if os.access(folder / program, os.X_OK) and (folder / program).is_file():
             return folder / program
     looked = "\n".join(f"  {folder / program}" for folder in folders)
-    raise Error(f"{program} is not there. These places were looked at:\n{looked}\n"
+    raise Error(f"{program} was not found. These places were searched:\n{looked}\n"
                 "  build it (make programs), or name its folder by the variable PIPEWRIGHT_BIN")
 
 
@@ -39,7 +39,7 @@ def command_line(program: str, arguments: Sequence[Any], ends_by: str = "TERM") 
     """
     setpriv = shutil.which("setpriv")
     if not setpriv:
-        raise Error("setpriv, which ends the programs together with Python, is not there\n"
+        raise Error("setpriv, which ends the programs together with Python, was not found\n"
                     "  install it (Debian: util-linux)")
     return [setpriv, "--pdeathsig", ends_by, "--", str(find(program)), *map(str, arguments)]
 

@@ -110,8 +110,9 @@ CheckpointFolder OpenCheckpointFolder(const std::string& path, const std::string
 void CheckHoldsNoCheckpoint(const std::string& folder, const std::string& job) {
   const std::vector<std::string> there = ListCheckpoints(folder);
   const std::vector<std::string> incomplete = IncompleteCheckpoints(folder, true);
-  const std::string anew = "to start anew, name another folder, \"checkpoint\": {\"to\": \"FOLDER\"} in " +
-                           job + ", or remove what is in this one";
+  const std::string anew =
+      "to start over, name another folder, \"checkpoint\": {\"to\": \"FOLDER\"} in " + job +
+      ", or remove what is in this one";
   if (!there.empty())
     throw Error(folder, "holds checkpoints already, up to " + there[0],
                 "go on from it with --resume; " + anew);

@@ -104,7 +104,7 @@ Texts ReadTexts(const GenerateOptions& options, const std::string& file) {
   }
   texts.bytes = options.tokens.empty();
   if (!texts.bytes && !prompts.empty())
-    throw UsageError("--tokens", "takes the place of --prompt: give one of them");
+    throw UsageError("--tokens", "cannot be combined with --prompt: give one of them");
   for (const std::string& list : options.tokens) {
     texts.rows.emplace_back();
     for (const std::string& token : Split(list, ',')) {

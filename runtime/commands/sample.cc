@@ -49,7 +49,7 @@ int64_t NextToken(std::vector<float> logits, const std::vector<int64_t>& text,
   return static_cast<int64_t>(order[count - 1]);
 }
 
-// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) over the three.
+// Applies SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) to the three.
 double RandomOf(uint64_t seed, uint64_t row, uint64_t position) {
   uint64_t state = seed;
   uint64_t mixed = 0;

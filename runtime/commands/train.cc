@@ -224,7 +224,7 @@ class Trainer {
 
   void Save() {
     std::vector<std::string> failures;
-    std::string checkpoint;  // of the last step
+    std::string checkpoint;  // the last step's
     if (checkpointer_) try {
         checkpointer_->Finish();
         checkpoint = job_.checkpoint.folder;
@@ -366,7 +366,7 @@ class Trainer {
     if (due) saving_ = Now() - begin;
   }
 
-  // Returns whether a validation was due.
+  // Returns true if a validation was due.
   bool Validate(Evaluation& evaluation) {
     if (job_.validation.every == 0 || next_ % job_.validation.every != 0) return false;
     for (int64_t i = 0; i < sweeps_; ++i) session_.Evaluate(validation_, i, evaluation);
@@ -487,7 +487,7 @@ class Trainer {
   int64_t next_ = 0;       // the step after those
   int64_t said_ = 0;       // on rank 0: number of steps that are fully reported
   int64_t validated_ = 0;  // minibatches
-  double begin_ = 0;       // of the first step, which all ranks began together
+  double begin_ = 0;       // the start of the first step, which all ranks began together
   double saving_ = -1;     // seconds spent waiting for a checkpoint; -1: none was due
   double start_ = 0;       // when the step that is reported next began
   double told_at_ = 0;     // when the previous step was reported

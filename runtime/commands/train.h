@@ -17,7 +17,7 @@ struct RunOptions {
   std::string checkpoint;
   int64_t steps = -1;
   std::string schedule, save, metrics, report, save_gradients;
-  std::string trace;        // of the last step; empty: none
+  std::string trace;        // the file for the last step's trace; empty: none
   bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
   std::string resume_from;  // an existing checkpoint, or a folder of them
   // For infer.

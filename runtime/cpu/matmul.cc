@@ -72,7 +72,7 @@ at::Tensor AddMm(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& 
   return at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
-// Registered forever: no thread may find the kernels gone while the process exits. Silences
+// Registers the kernels forever: no thread may find them gone while the process exits. Silences
 // LibTorch's warning about replaced kernels.
 void Register() {
   struct Silent : c10::WarningHandler {
@@ -98,7 +98,7 @@ bool IsAmd() {
 void UseMatMul(MatMul choice, const std::string& where) {
   if (choice == MatMul::kOneDnn && !OneDnn())
     throw Error(where, "this LibTorch has no oneDNN matrix product that pipewright can use",
-                "choose another, or take a LibTorch built with oneDNN");
+                "choose another, or use a LibTorch built with oneDNN");
   const bool use =
       choice == MatMul::kOneDnn || (choice == MatMul::kAuto && OneDnn() && at::hasMKL() && IsAmd());
   if (use) {

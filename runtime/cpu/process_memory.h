@@ -1,5 +1,5 @@
-// Memory settings that programs apply to their process at start-up. A library leaves its caller's
-// process alone.
+// Sets the memory options that programs apply to their process at start-up. A library leaves its
+// caller's process alone.
 #pragma once
 
 namespace pipewright {

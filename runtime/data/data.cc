@@ -97,7 +97,7 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
   if (length_.type != at::kLong || !length_.shape.empty() || columns_.empty() ||
       columns_[0].shape.empty())
     throw Error(where + ".length",
-                "\"" + job.length + "\" is not one int64 a sample, or there is nothing to cut");
+                "\"" + job.length + "\" is not one int64 per sample, or there is nothing to cut");
 }
 
 size_t Data::RowBytes(int column) const {
@@ -226,7 +226,7 @@ void Sampler::StartAt(int64_t minibatch, const DataPosition& position) {
 
 DataPosition Sampler::Position(int64_t minibatch) const {
   int64_t ahead = minibatch - first_;
-  int64_t left = Minibatches(data_.samples() - start_.sample);  // of the first epoch
+  int64_t left = Minibatches(data_.samples() - start_.sample);  // those left in the first epoch
   if (ahead < left) return {start_.epoch, start_.sample + ahead * samples_};
   ahead -= left;
   return {start_.epoch + 1 + ahead / per_epoch_, ahead % per_epoch_ * samples_};

@@ -1,4 +1,4 @@
-// The layout of an offloaded stage's weights in its buffer.
+// Computes the layout of an offloaded stage's weights in its buffer.
 #pragma once
 #include <cstdint>
 #include <map>

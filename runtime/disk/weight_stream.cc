@@ -332,7 +332,10 @@ WeightStream::~WeightStream() = default;
 void WeightStream::ReportTo(StatusFile& status) { state_->status = &status; }
 
 void WeightStream::Follow(size_t list) {
-  if (list >= state_->buffer_of.size()) throw Error("offload", "there is no such list of actions");
+  if (list >= state_->buffer_of.size())
+    throw Error("offload", "there is no list " + std::to_string(list) +
+                               " of actions: the stream has " +
+                               std::to_string(state_->buffer_of.size()));
   state_->list = list;
   state_->load = 0;
 }

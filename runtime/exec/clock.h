@@ -1,4 +1,4 @@
-// The clock used to measure durations.
+// Reads the clock used to measure durations.
 #pragma once
 #include <chrono>
 

@@ -184,7 +184,7 @@ struct Executor::State {
   static void CheckCount(size_t got, size_t expected) {
     if (got != expected)
       throw Error("the stage returned " + std::to_string(got) + " messages where " +
-                  std::to_string(expected) + " edges want one");
+                  std::to_string(expected) + " edges expect one each");
   }
 
   void Send(const RankEntry& entry, size_t index, bool backward) {
@@ -359,7 +359,7 @@ struct Executor::State {
   const RankList list;
   std::vector<int> first_slot;  // by edge; -1: an edge between other ranks
   std::vector<Slot> slots;
-  std::deque<SentMessage> sent;  // whose receive is not known to be posted
+  std::deque<SentMessage> sent;  // messages whose receive is not known to be posted
   std::vector<int> unreceived;   // by channel: how many of them
   SharedReducer reducer;
   StatusFile& status;

@@ -12,7 +12,7 @@
 
 namespace pipewright {
 
-// The computation of one rank: all stages that the rank holds.
+// Performs the computation of one rank, for all stages that it holds.
 class StageBody {
  public:
   virtual ~StageBody() = default;
@@ -72,9 +72,6 @@ struct SharedHolder {
 };
 // Holders in summation order.
 using SharedGroup = std::vector<SharedHolder>;
-
-// Returns the rank that computes the sum.
-int OwnerOf(const SharedGroup& group);
 
 struct TraceEvent {
   Action action;

@@ -105,7 +105,7 @@ void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& lis
       } else if (a.kind == ActionKind::kStep) {
         if (!left.empty() || !stepped.insert(a.stage).second)
           throw Error(
-              Place(rank, i, a),
+              PlaceText(rank, i, a),
               "STEP needs a REDUCE_GRAD before it: the stage shares a weight or has replicas");
       }
     }
@@ -142,7 +142,7 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     RankEntry entry;
     entry.action = actions[i];
     entry.text = ToText(actions[i]);
-    std::string place = Place(rank, i, actions[i]);
+    std::string place = PlaceText(rank, i, actions[i]);
     CheckCompute(graph, rank, actions[i].stage, actions[i].microbatch, place);
     if (actions[i].kind == ActionKind::kOverlap)
       CheckCompute(graph, rank, actions[i].overlap_stage, actions[i].overlap_microbatch, place);

@@ -10,6 +10,9 @@
 
 namespace pipewright {
 
+// Returns the rank that computes the sum.
+int OwnerOf(const SharedGroup& group);
+
 // The owner of a group receives the contributions, adds them, and sends the sum back. With as many
 // groups as replicas, each with another owner, every rank sends and receives as much as in a ring.
 class SharedReducer {

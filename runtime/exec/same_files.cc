@@ -43,7 +43,7 @@ std::vector<Found> FoundEnvironment() {
                                        "DNNL_CPU_ISA_HINTS",
                                        "DNNL_DEFAULT_FPMATH_MODE",
                                        "DNNL_MAX_CPU_ISA",
-                                       "GLIBC_TUNABLES",  // which kernels of libm
+                                       "GLIBC_TUNABLES",  // selects kernels of libm
                                        "MKL_CBWR",
                                        "MKL_DEBUG_CPU_TYPE",
                                        "MKL_DISABLE_FAST_MM",
@@ -68,8 +68,8 @@ std::vector<Found> FoundEnvironment() {
     const char* value = std::getenv(name);
     found.push_back({std::string("environment/") + name, name,
                      value ? Quote(value) : std::string("no value"),
-                     std::string("it changes how numbers are computed: set it alike on every "
-                                 "host, as with mpirun -x ") +
+                     std::string("it changes how numbers are computed: set it to the same value on "
+                                 "every host, as with mpirun -x ") +
                          name});
   }
   return found;

@@ -1,5 +1,5 @@
-// The interface through which ranks exchange bytes: between MPI processes, between threads of one
-// process, and later between GPUs over NCCL.
+// Defines the interface through which ranks exchange bytes: between MPI processes, between threads
+// of one process, and later between GPUs over NCCL.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -88,11 +88,12 @@ class Transport {
   // Announces that the rank's thread is about to start an action of its list.
   virtual void BeginAction(int64_t /*step*/, int /*entry*/) {}
 
-  // The status in which this rank records what it does; it is discarded unless somebody watches.
+  // Returns the status in which this rank records what it does; it is discarded unless somebody
+  // watches.
   StatusFile& status() { return *status_; }
   void SetStatus(StatusFile& status) { status_ = &status; }
 
-  // The host name of each rank; empty if unknown.
+  // Returns the host name of each rank; empty if unknown.
   const std::vector<std::string>& hosts() const { return hosts_; }
   void SetHosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
 

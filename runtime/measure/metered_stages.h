@@ -19,7 +19,7 @@ struct StageBytes {
   };
   int64_t activation = 0, received = 0;  // held from F to B; of this, received
   int64_t kept_for_W = 0;                // from I to W
-  int64_t gradients = 0;                 // of weights, until the step
+  int64_t gradients = 0;                 // weights' gradients, until the step
   Peak peak;
 };
 

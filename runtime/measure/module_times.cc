@@ -118,7 +118,7 @@ struct ModuleTimer::Timed {
   const ModuleWishes wishes;
   SavedBuffers buffers;
   std::vector<Microbatch> microbatches;
-  Tensors sums;  // of the weights' gradients: each backward adds to them, as in a step
+  Tensors sums;  // the weights' gradients: each backward adds to them, as in a step
   std::vector<double> forward, backward, input_grad, weight_grad;
 
   Timed(const LoadedModule& m, const std::vector<c10::IValue>& given, const ModuleWishes& w)
@@ -263,7 +263,7 @@ ModuleTimes ModuleTimer::Add(const LoadedModule& module, const std::vector<c10::
 }
 
 void ModuleTimer::Round(bool counts) {
-  std::vector<ModuleSeconds> sums(modules_.size());  // of the round's microbatches
+  std::vector<ModuleSeconds> sums(modules_.size());  // sums over the round's microbatches
   for (bool halves : {false, true}) {
     for (int i = 0; i < kUnderWay; ++i)
       for (size_t m = 0; m < modules_.size(); ++m) {

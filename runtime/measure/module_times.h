@@ -30,7 +30,7 @@ struct ModuleTimes {
   // Inputs held from F to B and from I to W, and outputs held until B.
   std::vector<bool> held_inputs, held_inputs_for_weights, held_outputs;
   std::vector<c10::IValue> outputs;  // detached, for later modules
-  std::vector<bool> gradients;       // which outputs require one
+  std::vector<bool> gradients;       // by output: true if it requires one
   bool lists = false;                // F, I, W and B ran as recorded lists, not by autograd
 };
 
@@ -54,7 +54,7 @@ class ModuleTimer {
 
   // Runs every module forward and backward, whole and in halves. Times count only if `counts`.
   void Round(bool counts);
-  size_t rounds() const { return rounds_; }  // that counted
+  size_t rounds() const { return rounds_; }  // rounds that counted
   // Fills in the times of the i-th module that was added.
   void TakeTimes(size_t i, ModuleTimes& times) const;
 

@@ -32,7 +32,7 @@ at::Tensor Random(const ValueInfo& value, int64_t microbatch) {
   static const char kCure[] = "give a safetensors file with a tensor for each input: --input FILE";
   if (value.dtype.empty())
     throw Error("input \"" + value.name + "\"",
-                "has sizes that neither the model file nor a sample says", kCure);
+                "has sizes that neither the model file nor a sample gives", kCure);
   std::vector<int64_t> sizes;
   for (size_t d = 0; d < value.shape.size(); ++d) {
     if (IsNumber(value.shape[d])) {

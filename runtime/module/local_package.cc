@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "formats/call_text.h"
 #include "ops/random_ops.h"
-#include "runtime/module/module_weights.h"
+#include "runtime/module/module.h"
 #include "runtime/module/stored_weights.h"
 
 namespace pipewright {
@@ -47,7 +47,7 @@ void LocalPackage::RunModule(int module, std::vector<c10::IValue>& values) const
     const ValueInfo& value = manifest_.values[id];
     if (values[id].isNone())
       throw Error(
-          "module" + std::to_string(module), "its input \"" + value.name + "\" is not there yet",
+          "module" + std::to_string(module), "its input \"" + value.name + "\" is not computed yet",
           value.producer < 0 ? "" : "run module " + std::to_string(value.producer) + " first");
     inputs.push_back(values[id]);
   }

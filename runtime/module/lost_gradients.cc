@@ -258,15 +258,15 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
   const QuietPrints quiet;
   std::map<int, Reach> reach;
   std::map<int, std::vector<c10::IValue>> given;
-  InferShapes(package, manifest, inputs,
-              [&](LoadedModule& module, const std::vector<c10::IValue>& values) {
-                try {
-                  reach[module.index] = ReachOf(manifest, module, values);
-                  given[module.index] = values;
-                } catch (const std::exception&) {
-                  reach.erase(module.index);  // the run itself reports the error
-                }
-              });
+  InferShapesAndObserve(package, manifest, inputs,
+                        [&](LoadedModule& module, const std::vector<c10::IValue>& values) {
+                          try {
+                            reach[module.index] = ReachOf(manifest, module, values);
+                            given[module.index] = values;
+                          } catch (const std::exception&) {
+                            reach.erase(module.index);  // the run itself reports the error
+                          }
+                        });
   const std::vector<bool> before = Reached(manifest, losses, {});
   const std::vector<bool> now = Reached(manifest, losses, reach);
   auto any = [](const std::vector<int>& ids, const std::vector<bool>& which) {

@@ -138,7 +138,7 @@ bool HasRepeatedElements(const at::Tensor& tensor) {
   for (int64_t d = 0; d < tensor.dim(); ++d)
     if (tensor.size(d) > 1) steps.emplace_back(tensor.stride(d), tensor.size(d));
   std::sort(steps.begin(), steps.end());
-  int64_t reach = 0;  // of the dimensions with smaller strides
+  int64_t reach = 0;  // the reach of the dimensions with smaller strides
   for (const auto& [stride, size] : steps) {
     if (stride <= reach) return true;
     reach += stride * (size - 1);

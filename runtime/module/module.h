@@ -17,7 +17,7 @@ struct RecordedBodies;
 struct LoadedModule {
   int index = -1;                   // in the manifest
   std::string edited;               // EditedPlace, if its code is not what was compiled
-  int return_line = 0;              // of forward's last return; 0: it has none at its end
+  int return_line = 0;              // the line of forward's last return; 0: it has none at its end
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
   std::vector<size_t> buffers;      // indices of weights that forward may write to
   // Parameters that forward writes to: it must run once a microbatch (written_parameters.h).
@@ -26,8 +26,8 @@ struct LoadedModule {
   std::vector<std::optional<double>> kept_parts;
   c10::intrusive_ptr<c10::ivalue::Object> self;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
-  std::shared_ptr<torch::jit::Graph> graph;  // of forward, without calls
-  std::unique_ptr<torch::jit::Code> code;    // of `graph`
+  std::shared_ptr<torch::jit::Graph> graph;  // the graph of forward, without calls
+  std::unique_ptr<torch::jit::Code> code;    // compiled from `graph`
   std::shared_ptr<RecordedBodies> recorded;  // UseBody; null: autograd's body only
 };
 
@@ -37,10 +37,22 @@ enum class WeightSource {
   kOther,  // zeros for what a state dict has, which another file provides
 };
 
+// Selects how a module's weights are loaded. Lists are by index in ModuleInfo::held; empty: none.
+struct WeightOptions {
+  WeightSource source = WeightSource::kFile;
+  std::vector<bool> left_out = {};     // become tensors without elements
+  std::vector<at::Tensor> known = {};  // tensors that are taken, where defined, instead of read
+  at::Device device = at::kCPU;        // the place of the weights and of the computation
+};
+
 // Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
 // with file, line and caret if the code does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights = WeightSource::kFile);
+
+// Loads like LoadModule, for running: statistics are checked (ops/statistics.h).
+LoadedModule LoadModuleWith(const std::string& package, const Manifest& manifest, int index,
+                            const WeightOptions& options);
 
 // Sets the mode of dropout, batch norm and similar operators.
 void SetTraining(LoadedModule& module, bool training);

@@ -263,12 +263,12 @@ int64_t TensorSpec::bytes() const {
 
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs) {
-  return InferShapes(package, manifest, inputs, {});
+  return InferShapesAndObserve(package, manifest, inputs, {});
 }
 
-std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
-                                    const std::vector<TensorSpec>& inputs,
-                                    const EditObserver& observe) {
+std::vector<TensorSpec> InferShapesAndObserve(const std::string& package, const Manifest& manifest,
+                                              const std::vector<TensorSpec>& inputs,
+                                              const EditObserver& observe) {
   return InferAll(package, manifest, inputs, observe).specs;
 }
 

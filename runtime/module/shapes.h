@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "formats/manifest.h"
+#include "runtime/module/trial.h"
 
 namespace pipewright {
 
@@ -28,6 +29,11 @@ struct TensorSpec {
 // data are marked unknown.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
+
+// Does the same and calls `observe` for edited modules, and again for all of them if zeros failed.
+std::vector<TensorSpec> InferShapesAndObserve(const std::string& package, const Manifest& manifest,
+                                              const std::vector<TensorSpec>& inputs,
+                                              const EditObserver& observe);
 
 // Returns a message for each value that edited code returns in another type or size than the
 // manifest says: "PKG/modules/module2.py:15: returns y float32 [12], manifest.json says

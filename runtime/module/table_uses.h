@@ -8,7 +8,7 @@
 namespace pipewright {
 
 struct TableUse {
-  size_t input;       // of the graph; 0 is the module itself
+  size_t input;       // the graph's input; 0 is the module itself
   std::string table;  // its name in the module
 };
 

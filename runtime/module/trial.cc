@@ -77,11 +77,12 @@ static std::string Cure(const Trial& trial) {
     cure = "where it is the values that it refuses, write some that it takes to " + trial.package +
            kSamples + ", a tensor for each input (" + Join(names, ", ") + ")";
   }
-  // Only tracing burns sizes in; torch.export keeps them symbolic or reports that it does not.
+  // Only tracing records sizes as constants; torch.export keeps them symbolic or reports that it
+  // does not.
   if (!trial.manifest.source.ends_with(".pt2"))
     cure += std::string(cure.empty() ? "" : "; or compile a .pt2, which records sizes\n  ") +
-            "a size that tracing burned in is a number there and holds for one batch size: feed "
-            "that one, or trace the model anew without it";
+            "a size that tracing recorded as a constant holds for one batch size: feed "
+            "that one, or trace the model again without it";
   return cure;
 }
 

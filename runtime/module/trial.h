@@ -58,10 +58,4 @@ Trial RealTrial(const std::string& package, const Manifest& manifest,
 void Try(Trial& trial, int module, std::vector<TensorSpec>& specs, bool set_specs, bool edited,
          const std::string& blame);
 
-// Works like InferShapes in runtime/module/shapes.h. `observe` is called for edited modules, and
-// again for all of them if zeros failed.
-std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
-                                    const std::vector<TensorSpec>& inputs,
-                                    const EditObserver& observe);
-
 }  // namespace pipewright

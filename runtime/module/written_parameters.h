@@ -11,7 +11,7 @@ namespace pipewright {
 
 struct WrittenParameter {
   std::string name;
-  const torch::jit::Node* node;  // that writes
+  const torch::jit::Node* node;  // the node that writes
   bool unseen;                   // through .data: autograd does not see it
 };
 

@@ -166,7 +166,7 @@ static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>
 StepOutcome Updater::AgreeOnNorm(Transport& transport, bool bad_loss) {
   struct Entry {
     int32_t place;
-    int16_t type;  // of the gradient, or wider
+    int16_t type;  // the gradient's type, or a wider one
     int16_t overflowed;
     double norm;
   };

@@ -1,4 +1,4 @@
-// The optimizer of one rank: turns gradients into new weights.
+// Runs the optimizer of one rank: turns gradients into new weights.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +20,7 @@ class OffloadFolder;  // tensors/offload_folder.h
 
 // The outcome of a step that the ranks agree on.
 struct StepOutcome {
-  double norm = -1;         // of all gradients before clipping; -1: not requested
+  double norm = -1;         // the norm of all gradients before clipping; -1: not requested
   bool skipped = false;     // gradients overflowed, so no weight is changed
   bool not_finite = false;  // some gradient is NaN or infinite
   bool bad_loss = false;    // some rank's loss is NaN or infinite
@@ -73,7 +73,7 @@ class Updater {
   bool trained() const { return trained_; }
   const LossScale& loss_scale() const { return scale_; }
   void set_loss_scale(const LossScale& scale) { scale_ = scale; }
-  double learning_rate() const;  // of parameters in no group, in this step
+  double learning_rate() const;  // for parameters in no group, in this step
 
   // For a registered module: the number of steps of a weight, and its state with the names of
   // OptimizerState. Offloaded tensors belong to the caller: the next step creates others.

@@ -7,7 +7,7 @@
 #include "base/process/terminal.h"
 #include "base/text.h"
 #include "runtime/module/module.h"
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/operators.h"
 #include "runtime/recorded/other_inputs.h"
 
@@ -89,7 +89,7 @@ std::string CompareOnOthers(const LoadedModule& module,
   try {
     // The owner of the memory of the recorded inputs may reuse it.
     if (body->checks == 0) body->recorded = CopyInForm(body->recorded);
-    return Compare(module, body, OtherInputs(body->recorded, body->seen, body->checks));
+    return CompareBodies(module, body, OtherInputs(body->recorded, body->seen, body->checks));
   } catch (const std::exception&) {
     return "no other inputs can be made";
   }
@@ -102,7 +102,8 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   if (!text || !*text) return of_job;
   for (const auto& [name, body] : BodyNames())
     if (name == text) return body;
-  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text), "auto, autograd or lists");
+  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text),
+              "choose auto, autograd or lists");
 }
 
 void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {

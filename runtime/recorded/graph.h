@@ -13,7 +13,7 @@ namespace pipewright {
 struct Geometry {
   std::vector<int64_t> sizes, strides;
   at::ScalarType type = at::kFloat;
-  c10::DispatchKeySet keys;  // where it lies, and whether it is conjugated or negated on reading
+  c10::DispatchKeySet keys;  // the device, and whether it is conjugated or negated on reading
   bool number = false;       // a tensor of no dimension that stands for a Python number
 
   static Geometry Of(const at::Tensor& tensor);
@@ -51,7 +51,7 @@ struct RecordedGraph {
   InstructionList forward, backward, input_grad, weight_grad;
   std::vector<int> forward_release;  // inputs that nothing reads
   std::vector<int> forward_done;     // outputs that backward does not read
-  std::vector<int> input_grad_done;  // what W does not read
+  std::vector<int> input_grad_done;  // slots that W does not read
   std::vector<Operand> output;       // by output
   std::vector<bool> gives_gradient;  // by output: whether autograd's has a gradient
   std::vector<Geometry> gradient;    // by output; meaningful where `arrives`

@@ -12,7 +12,7 @@
 
 #include "ops/generators.h"
 #include "ops/transformers_ops.h"
-#include "runtime/module/burned_sizes.h"
+#include "runtime/module/traced_sizes.h"
 
 namespace pipewright {
 
@@ -35,16 +35,6 @@ static void Traced(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&Traced>()); }
-
-Geometry Geometry::Of(const at::Tensor& tensor) {
-  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.key_set(),
-          tensor.unsafeGetTensorImpl()->is_wrapped_number()};
-}
-
-bool Geometry::Fits(const at::Tensor& tensor) const {
-  return tensor.scalar_type() == type && tensor.key_set() == keys && tensor.sizes() == sizes &&
-         tensor.strides() == strides && tensor.unsafeGetTensorImpl()->is_wrapped_number() == number;
-}
 
 void Recording::Begin() {
   outer_ = current;
@@ -261,7 +251,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   if (op.hasTag(at::Tag::nondeterministic_seeded) && !keyed) Refuse("random numbers, " + name);
   if (HasSizesOfData(op, *stack, first)) Refuse("sizes that depend on the data, " + name);
-  c10::IValue source;  // of views
+  c10::IValue source;  // for views
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
       source = (*stack)[first + i];

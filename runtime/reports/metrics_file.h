@@ -1,4 +1,4 @@
-// The metrics file of a run: one JSON line per step.
+// Writes the metrics file of a run: one JSON line per step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ class MetricsFile {
   int64_t size_ = -1;      // bytes of complete lines in a regular file; -1: a pipe or device
   std::string waiting_;
   int64_t waiting_lines_ = 0, lost_ = 0;
-  bool told_ = false;  // that lines wait
+  bool told_ = false;  // true once it has said that lines wait
 };
 
 }  // namespace pipewright

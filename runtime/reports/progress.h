@@ -46,7 +46,7 @@ class Progress {
   void Rewrite(const StepReport& report, std::string line);
 
   const Job& job_;
-  const size_t columns_;  // of the line that is rewritten; 0: none
+  const size_t columns_;   // the width of the line that is rewritten; 0: none
   double rewritten_ = -1;  // all_elapsed_ when it was last written; -1: not shown
   double all_elapsed_ = 0;  // seconds since the first step began
   int64_t counted_ = 0;  // counted_ and elapsed_: since the last line

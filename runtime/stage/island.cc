@@ -215,12 +215,12 @@ Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail) {
   return Spread(module.weights, found, next, IsTrained);
 }
 
-at::Tensor SumInOrder(Gifts gifts) {
-  std::sort(gifts.begin(), gifts.end(),
+at::Tensor SumInOrder(GradientTerms gradient_terms) {
+  std::sort(gradient_terms.begin(), gradient_terms.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
-  at::Tensor sum = gifts[0].second;
-  for (size_t i = 1; i < gifts.size(); ++i)
-    sum = i == 1 ? sum.add(gifts[i].second) : sum.add_(gifts[i].second);
+  at::Tensor sum = gradient_terms[0].second;
+  for (size_t i = 1; i < gradient_terms.size(); ++i)
+    sum = i == 1 ? sum.add(gradient_terms[i].second) : sum.add_(gradient_terms[i].second);
   return sum;
 }
 

@@ -48,10 +48,10 @@ Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail);  // W
 // Gradient contributions to one value, keyed by contributing module; the loss comes after all
 // modules. Without any, the gradient is undefined, and modules before are not trained through it,
 // as in one process.
-using Gifts = std::vector<std::pair<int, at::Tensor>>;
+using GradientTerms = std::vector<std::pair<int, at::Tensor>>;
 
 // Adds the last consumer's first, in the order of autograd.
-at::Tensor SumInOrder(Gifts gifts);
+at::Tensor SumInOrder(GradientTerms gradient_terms);
 
 // Stores the first gradient of a parameter, converted to `type`, and adds later ones.
 void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type);

@@ -1,4 +1,4 @@
-// The memory of a rank's receive buffers: allocated once, and the same in every step.
+// Manages the memory of a rank's receive buffers: allocated once, and the same in every step.
 #pragma once
 #include <cstddef>
 #include <cstdint>

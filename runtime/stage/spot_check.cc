@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "ops/generators.h"
 #include "runtime/module/saved_buffers.h"
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 
 namespace pipewright {
 

@@ -17,7 +17,7 @@ struct SpotCheck {
   std::vector<c10::IValue> inputs, outputs;
   Tensors buffers;  // after forward
   Kept kept;
-  Tensors gradients;   // of the outputs
+  Tensors gradients;   // the outputs' gradients
   Tensors of_weights;  // from I to W
 };
 

@@ -8,7 +8,7 @@
 #include "ops/random_ops.h"
 #include "plan/placement/tensor_ids.h"
 #include "plan/run/run_plan.h"
-#include "runtime/module/module_weights.h"
+#include "runtime/module/module.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/stage/stage_state.h"
@@ -123,7 +123,7 @@ void TorchStages::State::LoadModules() {
     gradients.Hold(index, module.weights);
     updater.Hold(index, module.weights);
   }
-  std::vector<std::vector<Action>> lists;  // of this rank; the second, of evaluations
+  std::vector<std::vector<Action>> lists;  // this rank's lists; the second is for evaluations
   for (const Plan* plan : {&run.plan, &settings.forward_plan})
     if (!plan->ranks.empty()) lists.push_back(plan->ranks[static_cast<size_t>(rank)]);
   if (!conf.offloaded_stages.empty() &&

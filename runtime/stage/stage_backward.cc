@@ -11,9 +11,9 @@
 namespace pipewright {
 
 // Unpacks the gradients that later stages sent, by value.
-std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
-                                                   const std::vector<Bundle>& gradients) const {
-  std::map<int, Gifts> gifts;
+std::map<int, GradientTerms> TorchStages::State::ReadGradientTerms(
+    int stage, const std::vector<Bundle>& gradients) const {
+  std::map<int, GradientTerms> gradient_terms;
   size_t next = 0;
   for (int edge : edges_out[stage]) {
     if (!graph.edges[edge].gradient) continue;
@@ -21,41 +21,44 @@ std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
     const Tensors tensors = ReadMessage(gradients[next++]);
     for (size_t k = 0; k < contributions.size(); ++k)
       if (tensors[k].defined())
-        gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
+        gradient_terms[contributions[k].value].emplace_back(contributions[k].consumers[0],
+                                                            tensors[k]);
   }
-  return gifts;
+  return gradient_terms;
 }
 
 // Losses come after all consumers of a value, as they do in one process.
-void TorchStages::State::LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const {
+void TorchStages::State::LossGradients(MicrobatchWork& work,
+                                       std::map<int, GradientTerms>& gradient_terms) const {
   for (auto& [k, kept] : work.losses) {
     auto [leaf, loss] = std::move(kept);
-    gifts[loss_values[k]].emplace_back(static_cast<int>(manifest.modules.size()) + k,
-                                       RunBackward(EdgesOf({loss}), {at::ones_like(loss)},
-                                                   EdgesOf({leaf}))[0]);
+    gradient_terms[loss_values[k]].emplace_back(
+        static_cast<int>(manifest.modules.size()) + k,
+        RunBackward(EdgesOf({loss}), {at::ones_like(loss)}, EdgesOf({leaf}))[0]);
   }
   work.losses.clear();
 }
 
 // Returns the gradient of each output of a module; undefined if none has arrived.
-Tensors TorchStages::State::TakeGradients(int index, std::map<int, Gifts>& gifts) const {
+Tensors TorchStages::State::TakeGradients(int index,
+                                          std::map<int, GradientTerms>& gradient_terms) const {
   Tensors gradients;
   for (int id : manifest.modules[index].outputs) {
     gradients.emplace_back();
-    auto gift = gifts.find(id);
-    if (gift == gifts.end()) continue;
-    gradients.back() = SumInOrder(std::move(gift->second));
-    gifts.erase(gift);
+    auto term = gradient_terms.find(id);
+    if (term == gradient_terms.end()) continue;
+    gradients.back() = SumInOrder(std::move(term->second));
+    gradient_terms.erase(term);
   }
   return gradients;
 }
 
-void TorchStages::State::GiveGradients(int index, Tensors gradients,
-                                       std::map<int, Gifts>& gifts) const {
+void TorchStages::State::AddGradientTerms(int index, Tensors gradients,
+                                          std::map<int, GradientTerms>& gradient_terms) const {
   const ModuleInfo& info = manifest.modules[index];
   for (size_t i = 0; i < info.inputs.size(); ++i) {
     at::Tensor gradient = std::move(gradients[i]);
-    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, ToTensor(gradient));
+    if (gradient.defined()) gradient_terms[info.inputs[i]].emplace_back(index, ToTensor(gradient));
   }
 }
 
@@ -81,19 +84,20 @@ static auto ExplainWrites(const LoadedModule& module, const std::string& file, c
 }
 
 // Returns the gradients of the module's weights.
-Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
+Tensors TorchStages::State::BackwardModule(int index, int microbatch,
+                                           std::map<int, GradientTerms>& gradient_terms) {
   Kept keep = TakeKept(index, microbatch);
   LoadedModule& module = modules.at(index);
   ModuleGradients found = ExplainWrites(module, manifest.modules[index].code, [&] {
-    return BackwardIsland(module, std::move(keep), TakeGradients(index, gifts));
+    return BackwardIsland(module, std::move(keep), TakeGradients(index, gradient_terms));
   });
-  GiveGradients(index, std::move(found.inputs), gifts);
+  AddGradientTerms(index, std::move(found.inputs), gradient_terms);
   return std::move(found.weights);
 }
 
 // Returns the messages to earlier stages.
-std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
-                                                   const std::map<int, Gifts>& gifts) const {
+std::vector<Bundle> TorchStages::State::WriteGradientTerms(
+    int stage, int microbatch, const std::map<int, GradientTerms>& gradient_terms) const {
   std::vector<Bundle> out;
   for (int edge : edges_in[stage]) {
     if (!graph.edges[edge].gradient) continue;
@@ -101,12 +105,12 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
     Tensors tensors;
     std::vector<bool> there;
     for (const Contribution& contribution : contributions) {
-      Gifts share;
-      if (auto found = gifts.find(contribution.value); found != gifts.end())
-        for (auto& [consumer, gift] : found->second)
+      GradientTerms share;
+      if (auto found = gradient_terms.find(contribution.value); found != gradient_terms.end())
+        for (auto& [consumer, term] : found->second)
           if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
               contribution.consumers.end())
-            share.emplace_back(consumer, gift);
+            share.emplace_back(consumer, term);
       there.push_back(!share.empty());
       if (!share.empty()) {
         tensors.push_back(SumInOrder(std::move(share)));
@@ -126,11 +130,11 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   // I would keep weights for W that are evicted in between, so I does the work of both.
   const bool at_once = s.offloaded && s.offloaded->Offloads(stage);
   MicrobatchWork& mine = s.under_way[{stage, microbatch}];
-  std::map<int, Gifts> gifts;
+  std::map<int, GradientTerms> gradient_terms;
   WeightWork work;
   if (kind == ActionKind::kWeightGrad) {
     work = std::move(mine.weights);
-    gifts = std::move(work.gifts);
+    gradient_terms = std::move(work.gradient_terms);
     for (auto found = work.gradients.rbegin(); found != work.gradients.rend(); ++found)
       s.gradients.Add(found->first, s.Within(microbatch), std::move(found->second));
     if (at_once) {
@@ -138,7 +142,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
       return {};
     }
   } else {
-    gifts = s.ReadGifts(stage, gradients);
+    gradient_terms = s.ReadGradientTerms(stage, gradients);
     gradients.clear();
   }
   if (s.offloaded && s.learning[stage]) s.offloaded->Bind(stage);
@@ -148,7 +152,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   if (!input_grad || at_once ||
       std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; })) {
     s.RecomputeStage(stage, microbatch);
-    s.LossGradients(mine, gifts);
+    s.LossGradients(mine, gradient_terms);
   }
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
@@ -159,31 +163,35 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
                         return WeightGradientsOf(s.modules.at(*module), std::move(tail->second));
                       }));
     } else if (input_grad && at_once) {
-      work.gradients[*module] = s.BackwardModule(*module, microbatch, gifts);
+      work.gradients[*module] = s.BackwardModule(*module, microbatch, gradient_terms);
     } else if (!input_grad) {
-      s.gradients.Add(*module, s.Within(microbatch), s.BackwardModule(*module, microbatch, gifts));
+      s.gradients.Add(*module, s.Within(microbatch),
+                      s.BackwardModule(*module, microbatch, gradient_terms));
     } else if (s.feeds_back[*module]) {
       Kept keep = s.TakeKept(*module, microbatch);
-      s.GiveGradients(*module, ExplainWrites(s.modules.at(*module), code, [&] {
-                        return InputGradientsOf(s.modules.at(*module), std::move(keep),
-                                                s.TakeGradients(*module, gifts),
-                                                work.tails[*module]);
-                      }),
-                      gifts);
+      s.AddGradientTerms(*module,
+                         ExplainWrites(s.modules.at(*module), code,
+                                       [&] {
+                                         return InputGradientsOf(
+                                             s.modules.at(*module), std::move(keep),
+                                             s.TakeGradients(*module, gradient_terms),
+                                             work.tails[*module]);
+                                       }),
+                         gradient_terms);
     }
   }
   if (auto at = s.versions.find(stage); at != s.versions.end() && !input_grad)
     --at->second.users[at->second.current];
   if (!input_grad) s.under_way.erase({stage, microbatch});
   if (kind == ActionKind::kWeightGrad) return {};
-  std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
+  std::vector<Bundle> out = s.WriteGradientTerms(stage, microbatch, gradient_terms);
   if (input_grad) {
     // Gradients of values of other stages have been sent.
-    std::erase_if(gifts, [&](const auto& gift) {
-      int producer = s.value(gift.first).producer;
+    std::erase_if(gradient_terms, [&](const auto& term) {
+      int producer = s.value(term.first).producer;
       return producer < 0 || s.conf.module_to_stage[producer] != stage;
     });
-    work.gifts = std::move(gifts);
+    work.gradient_terms = std::move(gradient_terms);
     mine.weights = std::move(work);
   }
   return out;

@@ -1,4 +1,4 @@
-// The state of TorchStages; only its source files include it.
+// Holds the state of TorchStages; only its source files include it.
 #pragma once
 #include <map>
 #include <optional>
@@ -17,8 +17,8 @@ namespace pipewright {
 
 // The state that a stage keeps of a microbatch from I to W.
 struct WeightWork {
-  std::map<int, WeightTail> tails;  // of the modules that I went through
-  std::map<int, Gifts> gifts;       // by value, for the others
+  std::map<int, WeightTail> tails;  // by module that I went through
+  std::map<int, GradientTerms> gradient_terms;  // by value, for the others
   // By module: all gradients that W adds, if the weights are loaded for I only.
   std::map<int, Tensors> gradients;
 };
@@ -28,7 +28,7 @@ struct WeightWork {
 struct ModuleWork {
   Kept kept;
   std::optional<std::vector<c10::IValue>> inputs;
-  Tensors buffers;  // that forward changes, as they were before its first run
+  Tensors buffers;  // buffers that forward changes, as they were before its first run
 };
 
 // The state that a stage keeps of a microbatch from F to the end of its B or W.
@@ -43,7 +43,7 @@ struct MicrobatchWork {
 // The weights of a stage in a plan that names versions: n is the result of n steps since SetStep.
 struct StageVersions {
   int steps = 0;
-  int current = -1;                               // which the modules hold; -1: the plan names none
+  int current = -1;  // the version that the modules hold; -1: the plan names none
   std::map<int, std::map<int, Tensors>> weights;  // by version and module, in order of `held`
   std::map<int, int> users;  // by version: microbatches between forward and backward
 };
@@ -54,10 +54,10 @@ struct TorchStages::State {
   const Manifest& manifest;
   const Conf& conf;
   const StageGraph& graph;
-  const MemorySource memory;      // that other ranks can write to
+  const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation
-  Microbatches* source = nullptr;  // of the minibatch, since SetStep
+  Microbatches* source = nullptr;                     // the source of the minibatch, since SetStep
   std::vector<EdgeContents> contents;                 // by edge
   std::vector<std::vector<int>> edges_in, edges_out;  // by stage
   std::vector<std::vector<int>> modules_of;           // by stage, of this rank
@@ -71,7 +71,7 @@ struct TorchStages::State {
   // By stage of this rank: whether all its modules are recomputed. If so, only what the stage
   // received is kept; otherwise the inputs of the recomputed modules.
   std::vector<bool> recomputed;
-  std::map<int, LoadedModule> modules;  // of this rank, by index
+  std::map<int, LoadedModule> modules;  // this rank's modules, by index
   std::unique_ptr<OffloadedWeights> offloaded;
   GradientSums gradients;
   Updater updater;
@@ -103,7 +103,7 @@ struct TorchStages::State {
     return training && recompute[module];
   }
 
-  // stage.cc
+  // Defined in stage.cc.
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();
@@ -123,11 +123,11 @@ struct TorchStages::State {
     return source->Input(i, Minibatch(microbatch), Within(microbatch));
   }
 
-  // versions.cc
+  // Defined in versions.cc.
   void Hold(int stage, int version);
   void MakeVersion(int stage);
 
-  // recompute.cc
+  // Defined in recompute.cc.
   std::vector<c10::IValue> RunForgetting(int index, int microbatch,
                                          std::vector<c10::IValue> inputs);
   std::vector<c10::IValue> RunAgain(int index, int microbatch, std::vector<c10::IValue> inputs,
@@ -135,14 +135,16 @@ struct TorchStages::State {
   void RecomputeStage(int stage, int microbatch);
   Kept TakeKept(int index, int microbatch);
 
-  // stage_backward.cc
-  std::map<int, Gifts> ReadGifts(int stage, const std::vector<Bundle>& gradients) const;
-  void LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const;
-  Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
-  void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
-  Tensors BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
-  std::vector<Bundle> WriteGifts(int stage, int microbatch,
-                                 const std::map<int, Gifts>& gifts) const;
+  // Defined in stage_backward.cc.
+  std::map<int, GradientTerms> ReadGradientTerms(int stage,
+                                                 const std::vector<Bundle>& gradients) const;
+  void LossGradients(MicrobatchWork& work, std::map<int, GradientTerms>& gradient_terms) const;
+  Tensors TakeGradients(int index, std::map<int, GradientTerms>& gradient_terms) const;
+  void AddGradientTerms(int index, Tensors gradients,
+                        std::map<int, GradientTerms>& gradient_terms) const;
+  Tensors BackwardModule(int index, int microbatch, std::map<int, GradientTerms>& gradient_terms);
+  std::vector<Bundle> WriteGradientTerms(int stage, int microbatch,
+                                         const std::map<int, GradientTerms>& gradient_terms) const;
 };
 
 }  // namespace pipewright

@@ -48,7 +48,7 @@ void Die(const std::string& how) {
   if (how == "segfault") raise(SIGSEGV);
   if (how == "exit") std::exit(0);
   if (how == "leave") _exit(0);
-  if (how == "throw") throw Error("ends as PIPEWRIGHT_FAULTS wants it");
+  if (how == "throw") throw Error("injected fault (PIPEWRIGHT_FAULTS)");
 }
 
 }  // namespace
@@ -70,14 +70,16 @@ FaultOptions ParseFaults(const std::string& text) {
     } else if (name == "drop" && fields.size() == 2) {
       options.drops.push_back({Number<int>(fields[0], part), Number<int64_t>(fields[1], part)});
     } else if (name == "die" && fields.size() == 4) {
-      const std::vector<std::string> ways = {"kill", "segfault", "exit", "leave", "stop", "throw"};
-      if (std::find(ways.begin(), ways.end(), fields[3]) == ways.end())
-        throw Error("PIPEWRIGHT_FAULTS: " + part, "no way to die", "one of " + Join(ways, ", "));
+      const std::vector<std::string> kinds = {"kill", "segfault", "exit", "leave", "stop", "throw"};
+      if (std::find(kinds.begin(), kinds.end(), fields[3]) == kinds.end())
+        throw Error("PIPEWRIGHT_FAULTS: " + part,
+                    "unknown kind of fault; expected one of " + Join(kinds, ", "));
       options.deaths.push_back({Number<int>(fields[0], part), Number<int64_t>(fields[1], part),
                                 Number<int>(fields[2], part), fields[3]});
     } else {
-      throw Error("PIPEWRIGHT_FAULTS: " + part, "not a fault",
-                  "delay=S, reorder=P, seed=N, drop=RANK:MESSAGE or die=RANK:STEP:ENTRY:HOW");
+      throw Error(
+          "PIPEWRIGHT_FAULTS: " + part, "unknown fault",
+          "expected delay=S, reorder=P, seed=N, drop=RANK:MESSAGE or die=RANK:STEP:ENTRY:HOW");
     }
   }
   return options;

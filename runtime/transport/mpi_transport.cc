@@ -167,8 +167,9 @@ struct MpiTransport::State {
     if (finalize) MPI_Finalize();
   }
 
-  // The thread that makes progress while the rank's thread computes without calling Progress. It
-  // polls the clock now and then; waking it at each action would cost a context switch per action.
+  // Runs the thread that makes progress while the rank's thread computes without calling Progress.
+  // It polls the clock now and then; waking it at each action would cost a context switch per
+  // action.
   void Background() {
     prctl(PR_SET_NAME, "pipewright-mpi");
     AllowShortSleeps();

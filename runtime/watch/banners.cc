@@ -86,7 +86,7 @@ void BannerFilter::CloseWriteEnd() {
 void BannerFilter::Run() {
   constexpr int kTick = 100, kPatience = 5;  // milliseconds; ticks to wait for the rest of a banner
   std::string text;
-  bool begins = true;  // what is shown next begins a line
+  bool begins = true;  // the next text begins a line
   char bytes[4096];
   // Does not stop at the end of the file: guards reopen the pipe to say that mpirun has died.
   for (int quiet = 0;;) {

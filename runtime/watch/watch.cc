@@ -160,7 +160,7 @@ struct Watch::State {
     if (options.folder.empty()) try {
         status = StatusFile(StatusBase(), LaunchedRank());
         return;
-      } catch (const Error&) {  // that file system has no files without names
+      } catch (const Error&) {  // the file system has no files without names
       }
     path = (options.folder.empty() ? StatusBase() : options.folder) + "/pipewright-" + ThisHost() +
            "-" + std::to_string(getpid()) + ".status";
@@ -267,7 +267,7 @@ struct Watch::State {
   }
 
   const WatchOptions options;
-  std::string path;  // of the status file; "": it has no name yet
+  std::string path;  // the status file; "": it has no name yet
   StatusFile status;
   std::unique_ptr<Guard> guard;
   sigset_t old_mask;

@@ -62,7 +62,7 @@ TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_EQ(JsonError("{\"lr\": 1e999}"), "job.json:1:8: 1e999 is too large a number");
   EXPECT_TRUE(IsUtf8(JsonError("\xff\xfe")));
   EXPECT_EQ(JsonError("{\"lr\": -Infinity}"),
-            "job.json:1:8: -Infinity is not a number of JSON: write a finite one");
+            "job.json:1:8: -Infinity is not a JSON number: write a finite one");
   EXPECT_EQ(JsonError(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(JsonError(std::string(100000, '[')), "job.json: nested deeper than 1000 levels");
   const std::string deep = std::string(999, '[') + "{\"a\": 1}" + std::string(999, ']');

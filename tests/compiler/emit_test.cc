@@ -25,7 +25,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   const std::vector<ModuleBody> bodies = RunPasses(model, {});
   EXPECT_EQ(Message([&] { ModuleCode(model, bodies.at(0), 0); }),
             "test.pt2: module 0, aten::mul, submodule \"fc\", model.py:31: holds a constant that "
-            "has no form as text (a Tensor)\n  register it as a buffer of the model");
+            "cannot be written as text (a Tensor)\n  register it as a buffer of the model");
 }
 
 TEST(FirstDifference, FindsTheOperation) {

@@ -146,7 +146,7 @@ class Options(CompilerTest):
         self.assertEqual({t.dtype for t in held.values()}, {torch.bfloat16})
         self.same(self.outputs(self.at / "model.pkg", idx),
                   model.to(torch.bfloat16)(idx).detach(), "bfloat16")
-        self.assertIn("is no floating dtype",
+        self.assertIn("is not a floating-point dtype",
                       self.compile(self.at / "model.pt2", "--dtype", "int8", code=2))
 
     def cast(self, model, *inputs, code=1, change=lambda program: program, strict=False):
@@ -154,7 +154,7 @@ class Options(CompilerTest):
         torch.export.save(program, self.at / "model.pt2")
         return self.compile(self.at / "model.pt2", "--dtype", "bfloat16", code=code)
 
-    def test_dtypes_that_a_recording_burned_in(self):
+    def test_dtypes_that_a_recording_holds_as_constants(self):
         class Norm(Casts):
             def forward(self, x):
                 dtype = x.dtype
@@ -393,16 +393,16 @@ class Options(CompilerTest):
         path = self.exported()
         (self.at / "split.json").write_text('{"layer.0": 0}')
         for options, code, part in (
-                (["--split", "equal:2", "--split-after", "embed"], 2, "does not go with"),
+                (["--split", "equal:2", "--split-after", "embed"], 2, "cannot be combined with"),
                 (["--split", "equal:2", "--split", "equal:3"], 2, "--split"),
                 (["--split", "children:layer"], 1, 'did you mean "layers"'),
-                (["--split", "size:0"], 2, "wants a size"),
+                (["--split", "size:0"], 2, "requires a size"),
                 (["--split", "size:100"], 1, "alone uses weights of"),
                 (["--split-after", "layers.9"], 1, 'did you mean "layers.'),
                 (["--split", self.at / "split.json"], 1, 'did you mean "layers.0"'),
                 (["--split", "no.json"], 1, "no.json"),
                 (["--shared", "transmit:wte"], 1, 'no weight "wte"'),
-                (["--shared", "some"], 2, "is none of replicate, transmit"),
+                (["--shared", "some"], 2, "expected replicate, transmit"),
                 (["--split", "modules:layers.1@1"], 1, '"layers.1" is called once'),
                 (["--input-names", "idx"], 2, "one recorded call, (idx: int64 [3, 5])")):
             with self.subTest(options):

@@ -75,7 +75,7 @@ class Refusals(CompilerTest):
                  "  keep it in another dtype, and convert it where the model uses it"),
                 ("wi\"de", torch.ones(4, dtype=torch.complex64),
                  "the code of a module cannot name it\n"
-                 "  rename it in the model: a name that is no word of Python, without quotes, "
+                 "  rename it in the model: a name that is not a Python keyword, without quotes, "
                  "backslashes and letters beyond ASCII")):
             export(Wide(name, value), [torch.randn(3, 4)], self.at / "model.pt2")
             text = self.compile(self.at / "model.pt2", code=1)
@@ -221,13 +221,13 @@ class Refusals(CompilerTest):
         export(GPT(), [torch.randint(32, (3, 8))], path)
         for split, code, part in (
                 ("modules:blocks.9", 1, 'did you mean "blocks.'),
-                ("modules:", 2, "wants names"),
-                ("equal:0", 2, "wants a number"),
+                ("modules:", 2, "requires names"),
+                ("equal:0", 2, "requires a number"),
                 ("equal:1000", 1, "operations"),
                 ("half", 2, "modules:half cuts before"),
                 ("equl:2", 2, 'did you mean "equal"'),
                 ("2", 2, "balanced:2"),
-                ("at:2", 2, "is none of markers")):
+                ("at:2", 2, "expected markers")):
             with self.subTest(split):
                 self.assertIn(part, self.compile(path, "--split", split, code=code))
         text = self.compile(path, "--ranks", 5, code=1)
@@ -247,7 +247,8 @@ class Refusals(CompilerTest):
         torch.jit.trace(Plain(), torch.rand(2, 3)).save(str(self.at / "plain_model.pt"))
         for name in ("plain_model.pt2", "plain_model.pt"):
             text = self.compile(self.at / name, "--ranks", 2, code=1)
-            self.assertIn("1 module cannot be grouped into 2 stages, one a rank: nothing says where", text)
+            self.assertIn("1 module cannot be grouped into 2 stages, one per rank: nothing says where",
+                          text)
             self.assertIn("--split equal:2, --split modules:NAME", text)
             self.compile(self.at / name, "--ranks", 2, "--split", "equal:2")
 

@@ -118,7 +118,7 @@ class TorchScript(CompilerTest):
         scripted(Everything()).save(self.at / "model.pt")
         text = self.compile(self.at / "model.pt", "--input-names", "x,maks", code=1)
         self.assertIn('did you mean "mask"', text)
-        self.assertIn('the model wants "x" too',
+        self.assertIn('the model also needs "x"',
                       self.compile(self.at / "model.pt", "--input-names", "mask", code=1))
 
     def test_outputs_of_a_dictionary_are_called_by_its_keys(self):

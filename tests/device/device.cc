@@ -77,7 +77,7 @@ struct Mark {
   std::condition_variable changed;
   bool done = false;
   std::chrono::steady_clock::time_point time;
-  VectorClock clock;  // of the tasks before it
+  VectorClock clock;  // the clock of the tasks before it
 };
 
 struct Queue {

@@ -196,7 +196,7 @@ class Check(Case):
         self.assertEqual(self.check("--job", self.path("job.json"), "--resume", code=0)["errors"], 0)
         self.job(checkpoint={"to": "gpt.pt2/kept", "every": 1})
         (found,) = self.errors("--job", self.path("job.json"))
-        self.assertRegex(found[1], r"kept: cannot be written: \S+gpt\.pt2 is no folder")
+        self.assertRegex(found[1], r"kept: cannot be written: \S+gpt\.pt2 is not a folder")
         self.assertIn("the folder cannot be created", self.refusal())
 
     def test_buffers_that_no_file_of_weights_has(self):

@@ -223,7 +223,7 @@ class Checkpoints(Case):
             flip(folder)
         self.assert_fails(self.run_train("plain", job_with(), 3, "--resume"),
                           r"step-00000006.*module1\.safetensors: has other content",
-                          "let checkpoint.to name another folder")
+                          "set checkpoint.to to another folder")
 
     def test_a_write_that_fails_is_named_and_the_older_checkpoint_stays(self):
         """A limit on the size of files simulates a full disk."""
@@ -341,7 +341,7 @@ class Checkpoints(Case):
         self.assertIn("latest: names step-00000009, which is not there", result.out)
         (self.checkpoints / "step-00000003/checkpoint.json").unlink()
         for options, message in (((), "what is left of checkpoints"),
-                                 (("--resume",), "let checkpoint.to name another folder")):
+                                 (("--resume",), "set checkpoint.to to another folder")):
             self.assert_fails(self.run_train("plain", job, 3, *options, mpi=False), message,
                               "step-00000003: has no checkpoint.json")
         job["checkpoint"]["to"] = "job.json/checkpoints"

@@ -135,7 +135,8 @@ class Finite(Case):
                 self.assert_fails(
                     self.train(ranks, mpi=mpi),
                     rf"step 3, microbatch 1: sample 21 of \S+job\.json: data\.{name} "
-                    rf"\(\S+data\.safetensors\) holds {what}(?m:$)", "mend the sample or leave it out")
+                    rf"\(\S+data\.safetensors\) holds {what}(?m:$)",
+                    "fix the sample or leave it out")
                 self.assert_saved(2)
         self.assert_fails(run_ranks(2, "eval", self.package, self.job(), "--conf", self.path("2.json")),
                           r"loss: is -?(nan|inf): sample 21 of \S+job\.json: data\.target")

@@ -187,7 +187,8 @@ class Mistakes(Case):
         adam = {"type": "adam", "lr": 1e-3}
         job = self.write_job(token_job(optimizer={**adam, "clip_norm": 0}))
         self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
-                          r"optimizer\.clip_norm: 0 would leave nothing of any gradient", 'leave "clip_norm" out')
+                          r"optimizer\.clip_norm: 0 would remove every gradient",
+                          'leave "clip_norm" out')
         job = self.write_job(token_job(loss_scale=1e-320))
         self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
                           r"job\.json: loss_scale: \S+ is out of range: at least 1e-30")
@@ -219,7 +220,7 @@ class Mistakes(Case):
         result = run_ranks(2, "infer", self.package, "--input", self.path("in.safetensors"), "-o",
                            self.path("out.safetensors"), "--device-map",
                            self.write("map.json", {"": 0}), mpi=False)
-        self.assert_fails(result, "1 numbered device, one a rank; 2 ranks", "start one rank, or")
+        self.assert_fails(result, "1 numbered device, one per rank; 2 ranks", "start one rank, or")
 
     def test_a_schedule_of_the_command_line(self):
         job = self.write_job(token_job())

@@ -189,7 +189,7 @@ class Offload(Case):
         refused("stage 1 is offloaded and has no frozen weights", 2, offloaded)
         refused("with one stage on each rank none would ever leave memory", 2, offloaded,
                 schedule="pipedream", freeze=["blocks.2.qkv.*"])
-        refused("state_folder: means nothing", 2, offloaded,
+        refused("state_folder: has no effect", 2, offloaded,
                 optimizer={**ADAMW, "state_folder": "states"})
 
     def test_greedy_text(self):

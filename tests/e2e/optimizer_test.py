@@ -297,7 +297,7 @@ class Optimizers(Case):
                  r"groups\[0\]\.match: \"\*\.bia\" matches no parameter"),
                 ({"optimizer": {**SGD, "betas": [0, 0]}}, "betas"),
                 ({"optimizer": {**SGD, "lr_schedule": {"type": "cosine", "gamma": 1}}},
-                 r"lr_schedule\.gamma: means nothing")):
+                 r"lr_schedule\.gamma: is not a key of type")):
             from support import run_ranks
             self.assert_fails(run_ranks(2, "train", self.path("untied.pkg"),
                                         self.write_job(token_job(**changes)), "--conf",

@@ -177,7 +177,8 @@ class SameFiles(Case):
     def test_variables_that_change_numbers(self):
         result = self.run_apart(second=("-x", "ATEN_CPU_CAPABILITY=default"))
         self.refused(result, "ATEN_CPU_CAPABILITY", "no value", '"default"')
-        self.assertIn("set it alike on every host, as with mpirun -x ATEN_CPU_CAPABILITY", result.out)
+        self.assertIn("set it to the same value on every host, as with mpirun -x ATEN_CPU_CAPABILITY",
+                      result.out)
 
     def test_checkpoints(self):
         job = self.job(checkpoint={"to": str(self.path("checkpoints")), "every": 1})

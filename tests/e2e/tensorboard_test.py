@@ -71,7 +71,8 @@ class Curves(Case):
         self.path("place").write_text("")
         self.path("metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
         self.assert_fails(self.train(1, "--set", f"tensorboard={self.path('place')}/first"),
-                          r"tensorboard: \S+place/first: cannot be written: \S+place is no folder")
+                          r"tensorboard: \S+place/first: cannot be written: \S+place is not a "
+                          r"folder")
         self.assertEqual(self.path("metrics.jsonl").read_text(), '{"step": 1, "loss": 2.0}\n')
 
 

@@ -96,7 +96,7 @@ class Cuts(Case):
             self.assert_fails(
                 pipewright("compile", self.path(file), "-o", self.path("cut.pkg"), "--split",
                            "profile:2"),
-                'says no sizes of input "x" to measure with', "  give a safetensors file .*--input")
+                'does not record the sizes of input "x"', "  give a safetensors file .*--input")
             covers = self.check(file, model, "--split", "profile:2", "--repeat", "3", "--input",
                                 self.path("sample.safetensors"))
             self.assertEqual(len(covers), 2)
@@ -150,7 +150,7 @@ class TorchScript(Case):
         ours.weights.pop("positions")
         self.assert_same_run(ours, theirs)
 
-    def test_a_size_that_the_trace_burned_in(self):
+    def test_a_size_that_the_trace_recorded(self):
         class Burned(torch.nn.Module):
             def forward(self, x):
                 return x.view(4, 2) + 1
@@ -161,9 +161,9 @@ class TorchScript(Case):
         result = run_ranks(1, "infer", package, "--input", self.path("x.safetensors"), "-o",
                            self.path("y.safetensors"), mpi=False)
         self.assert_fails(result, r"fails on made-up numbers of the sizes x \[3, 4\]", r"\[4, 2\]",
-                          "tracing burned in")
+                          "tracing recorded as a constant")
 
-    def test_a_burned_size_that_mixes_samples(self):
+    def test_a_traced_size_that_mixes_samples(self):
         class Mixing(torch.nn.Module):
             def forward(self, x):
                 rest = x.view(x.size(0), x.size(1) // 2, -1)  # computes a size with a constant

@@ -162,7 +162,8 @@ TEST(Job, Errors) {
       {With("", R"("adamw")"),
        "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
        "\"adamw\""},
-      {With(R"(, "memory": "1GiB")"), "job.json: memory: it is a limit for zb-auto, which also needs \"costs\""},
+      {With(R"(, "memory": "1GiB")"),
+       "job.json: memory: it is a limit for zb-auto, which also needs \"costs\""},
       {With(R"(, "minibatch_size": 9)"),
        "job.json: give either \"microbatch_size\" or \"minibatch_size\", not both"},
       {With("", R"({"type": "adamv"})"),
@@ -176,7 +177,7 @@ TEST(Job, Errors) {
       {With("", R"({"type": "sgd", "lr": 1e40})"),
        "job.json: optimizer.lr: 1e+40 is out of range: below 3.4e+38, the most that a float32"},
       {With("", R"({"type": "sgd", "lr": NaN})"),
-       "job.json:2:37: NaN is not a number of JSON: write a finite one"},
+       "job.json:2:37: NaN is not a JSON number: write a finite one"},
       {With(R"(, "buffers": "mean")"),
        "job.json: buffers: \"mean\" is not known (did you mean \"merge\"?)\n  known: first, merge"},
       {With(R"(, "schedule": "1f1")"),

@@ -104,7 +104,7 @@ TEST(Aliases, AreKnownOfEveryOperator) {
     const c10::FunctionSchema& schema = op->schema();
     const bool ours = schema.name().starts_with("pipewright::");
     if ((!schema.name().starts_with("aten::") && !ours) || WritesWhatItIsTold(schema)) continue;
-    std::vector<std::pair<size_t, size_t>> pairs;  // that might share memory
+    std::vector<std::pair<size_t, size_t>> pairs;  // pairs that might share memory
     for (size_t i = 0; i < schema.arguments().size(); ++i)
       for (size_t o = 0; o < schema.returns().size(); ++o)
         if (HoldsTensors(schema.arguments()[i].type()) && HoldsTensors(schema.returns()[o].type()))

@@ -98,10 +98,10 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
   EXPECT_EQ(rejection("0F0\n1RECV_F0<0,1F0\n"),
             "rank 0, action 0, 0F0: rule \"transfer\": 0SEND_F0>1 is missing on this rank");
   EXPECT_EQ(rejection("0F0,0SEND_F0>1\n1F0,1RECV_F0<0\n"),
-            "rank 1, action 1, 1RECV_F0<0: rule \"order\": it stands behind rank 1, action 0, 1F0, "
+            "rank 1, action 1, 1RECV_F0<0: rule \"order\": it comes after rank 1, action 0, 1F0, "
             "which uses its data");
   EXPECT_EQ(rejection("0F0,0F0,0SEND_F0>1\n1RECV_F0<0,1F0\n"),
-            "rank 0, action 1, 0F0: rule \"once\": the forward of stage 0 on microbatch 0 stands "
+            "rank 0, action 1, 0F0: rule \"once\": the forward of stage 0 on microbatch 0 is "
             "already at rank 0, action 0, 0F0");
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,0RECV_B0<1,0B0\n1RECV_F0<0,1F0,1B0,1SEND_B0>0\n"),
             "accepted");

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "runtime/exec/reduce.h"
+
 namespace pipewright {
 
 // Two modules, the first on three ranks; "tied" is in both.

@@ -139,7 +139,7 @@ TEST(MatMul, GivesGradients) {
               at::linear(x, w, b).backward(g);
               return {x.grad().clone(), w.grad().clone(), b.grad().clone()};
             }),
-            2);  // of the input; for that of the weight, the output's would have to be copied
+            2);  // the input's; for that of the weight, the output's would have to be copied
 }
 
 TEST(MatMul, SaysWhatLibTorchSaysOfWrongSizes) {

@@ -227,7 +227,7 @@ TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
 TEST_F(ReceiveBuffers, MemoryIsBoundedByWhatIsUnderWay) {
   constexpr int kMicrobatches = 24;
   auto blocks = [&](const char* schedule, int microbatches) {
-    std::vector<std::map<int, std::set<void*>>> found;  // of the first value, by rank and peer
+    std::vector<std::map<int, std::set<void*>>> found;  // the first value's, by rank and peer
     for (const Places& places :
          Run(Train, {{"schedule", schedule}, {"microbatches", microbatches},
                      {"microbatch_size", 1}, {"steps", 3}})) {

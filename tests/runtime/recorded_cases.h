@@ -13,7 +13,7 @@ namespace pipewright {
 struct Case {
   std::string name, code;
   Tensors weights;              // w0, w1, ...; those that require no gradient are buffers
-  std::vector<Tensors> inputs;  // of microbatches, one after another
+  std::vector<Tensors> inputs;  // by microbatch
   std::string refusal = "";     // "": the lists run
 };
 

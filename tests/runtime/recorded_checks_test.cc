@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "runtime/exec/clock.h"
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/other_inputs.h"
 #include "runtime/stage/spot_check.h"
 #include "tests/runtime/recorded_cases.h"
@@ -39,10 +39,11 @@ TEST(RecordedBody, IsComparedOnOtherInputs) {
   ASSERT_EQ(body->state, RecordedBody::State::kUsed) << body->refusal;
   const std::vector<c10::IValue> given = {tokens, x};
   Freeze(*body, "aten::index", tokens);
-  EXPECT_EQ(Compare(module, body, given), "");
+  EXPECT_EQ(CompareBodies(module, body, given), "");
   Tensors seen;
   EXPECT_TRUE(NoteValues(given, seen));
-  EXPECT_NE(Compare(module, body, OtherInputs(given, seen, 0)).find("output 0"), std::string::npos);
+  EXPECT_NE(CompareBodies(module, body, OtherInputs(given, seen, 0)).find("output 0"),
+            std::string::npos);
 }
 
 // Until an input has had two values, lists are only valid for one.

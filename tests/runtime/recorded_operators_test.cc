@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <map>
 
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/operators.h"
 #include "tests/made_up_calls.h"
 #include "tests/runtime/recorded_cases.h"

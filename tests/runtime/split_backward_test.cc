@@ -174,7 +174,7 @@ TEST(SplitBackward, HasTheBitsOfTheWholeAndRunsEveryKernelOnce) {
           << m.name << ", " << kernel;
     }
     for (const auto& [kernel, mask] : w.masks) {
-      EXPECT_EQ(shared ? 0 : mask[0], 0) << m.name << ", " << kernel;  // what is shared has its own
+      EXPECT_EQ(shared ? 0 : mask[0], 0) << m.name << ", " << kernel;  // a shared one has its own
       EXPECT_EQ(kernel.find("norm") != std::string::npos, shared) << m.name << ", " << kernel;
     }
     if (m.name == "MLP" || m.name == "transformer") {

@@ -57,7 +57,7 @@ TEST(ModelFile, LoadReportsWhatTheReferenceReports) {
   EXPECT_EQ(MessageOf([&] { LoadModel(apart, shared_file); }),
             shared_file +
                 ": missing: \"b.bias\", \"b.weight\"\n"
-                "  load it not strictly, or take weights of this model");
+                "  pass strict = false, or give weights of this model");
   EXPECT_TRUE(torch::equal(apart.a->weight, before));
   torch::nn::Linear narrow(3, 4);
   EXPECT_EQ(MessageOf([&] {

@@ -39,7 +39,7 @@ Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::s
   if (entry == config.end()) throw Error(where, "is not in the archive");
   if (entry->value("use_pickle", false))
     throw Error(where, "is stored as a Python pickle",
-                "store plain tensors: no tensor subclasses, no quantised or sparse ones");
+                "store plain tensors: no tensor subclasses, no quantized or sparse ones");
   const ExportJson& meta = entry->at("tensor_meta");
   Weight weight;
   weight.names = {name};
@@ -369,7 +369,7 @@ static void ReadGuards(const ExportJson& program, Model& model) {
     std::string text, rest = guard;
     bool known = true;
     for (std::smatch size; known && std::regex_search(rest, size, kSize); rest = size.suffix()) {
-      std::string name = size[1];  // of a graph's input: "d_a" for d["a"]
+      std::string name = size[1];  // a graph's input: "d_a" for d["a"]
       for (char c : size[2].str())
         if (c != ']' && c != '\'') name += c == '[' ? '_' : c;
       const auto input = inputs.find(name);
@@ -445,13 +445,14 @@ Model ImportExport(const Archive& archive) {
     for (const ExportJson& call : program.at("graph_module").at("module_call_graph"))
       if (const std::string name = call.at("fqn"); !name.empty()) model.submodules.push_back(name);
   } catch (const nlohmann::json::exception& e) {
-    throw Error(path + ": model.json", std::string("is not as the schema says: ") + e.what(),
+    throw Error(path + ": model.json", std::string("does not follow the schema: ") + e.what(),
                 "re-export with torch 2.11 to 2.13");
   } catch (const c10::Error& e) {
-    throw Error(path + ": model.json",
-                std::string("LibTorch cannot take it: ") + e.what_without_backtrace(),
-                "see that torch.export.load reads the file and that the program runs; then report "
-                "it with the file");
+    throw Error(
+        path + ": model.json",
+        std::string("LibTorch cannot take it: ") + e.what_without_backtrace(),
+        "check that torch.export.load reads the file and that the program runs; then report "
+        "it with the file");
   }
   return model;
 }

@@ -53,7 +53,7 @@ Value* ExportConverter::Plain(const ExportJson& argument) { return Argument(argu
 
 Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument* schema) {
   if (!argument.is_object() || argument.size() != 1)
-    Refuse("has an argument that is not one kind and its content");
+    Refuse("has an argument that is not an object with one key, its kind");
   const std::string kind = argument.begin().key();
   const ExportJson& content = argument.begin().value();
   c10::TypePtr type = Unwrapped(schema);

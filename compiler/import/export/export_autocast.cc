@@ -25,7 +25,7 @@ void ExportConverter::ConvertAutocastRegion(const ExportJson& node) {
   auto argument = [&](size_t i) -> const ExportJson& { return inputs.at(i).at("arg"); };
   const std::string device = argument(0).at("as_string").get<std::string>();
   const bool enabled = argument(2).at("as_bool").get<bool>();
-  const ExportJson& inner = GraphOf(node, 4);
+  const ExportJson& inner = GraphArgument(node, 4);
   if (enabled && argument(3).contains("as_none"))
     Refuse(
         "enters torch.autocast in an export made with strict=True, which does not record the "

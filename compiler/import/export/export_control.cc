@@ -68,7 +68,7 @@ std::vector<Value*> ExportConverter::Region(const ExportJson& inner,
   return outputs;
 }
 
-const ExportJson& GraphOf(const ExportJson& node, size_t input) {
+const ExportJson& GraphArgument(const ExportJson& node, size_t input) {
   return node.at("inputs").at(input).at("arg").at("as_graph").at("graph");
 }
 
@@ -120,7 +120,7 @@ void ExportConverter::ConvertGradRegion(const ExportJson& node) {
   std::vector<Value*> operands = Operands(node, 2);
   switch_to(enabled);
   grad_enabled_ = enabled;
-  std::vector<Value*> outputs = Region(GraphOf(node, 1), operands);
+  std::vector<Value*> outputs = Region(GraphArgument(node, 1), operands);
   grad_enabled_ = outer;
   switch_to(outer);
   BindInlined(node, outputs);
@@ -184,7 +184,8 @@ void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& grap
   for (size_t branch : {1, 2}) {
     Block* block = choice->addBlock();
     torch::jit::WithInsertPoint inside(block);
-    for (Value* output : Branch(GraphOf(node, branch), operands)) block->registerOutput(output);
+    for (Value* output : Branch(GraphArgument(node, branch), operands))
+      block->registerOutput(output);
   }
   if (choice->blocks()[0]->outputs().size() != choice->blocks()[1]->outputs().size())
     Refuse("has branches with different numbers of results");
@@ -193,7 +194,7 @@ void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& grap
 }
 
 void ExportConverter::ConvertWhile(const ExportJson& node, const ExportJson& graph) {
-  const ExportJson &condition = GraphOf(node, 0), &body = GraphOf(node, 1);
+  const ExportJson &condition = GraphArgument(node, 0), &body = GraphArgument(node, 1);
   std::vector<Value*> carried = OperandsOf(node.at("inputs").at(2).at("arg"));
   std::vector<Value*> more = Operands(node, 3), all = carried;
   all.insert(all.end(), more.begin(), more.end());
@@ -273,18 +274,18 @@ std::vector<Value*> ExportConverter::Walk(const ExportJson& body,
 void ExportConverter::ConvertScan(const ExportJson& node, const ExportJson& graph) {
   std::vector<Value*> carried = OperandsOf(node.at("inputs").at(1).at("arg"));
   std::vector<Value*> slices = OperandsOf(node.at("inputs").at(2).at("arg"));
-  BindRegion(node, graph, Walk(GraphOf(node, 0), carried, slices, Operands(node, 3)));
+  BindRegion(node, graph, Walk(GraphArgument(node, 0), carried, slices, Operands(node, 3)));
 }
 
 // Converts map(body, xs, more).
 void ExportConverter::ConvertMap(const ExportJson& node, const ExportJson& graph) {
   std::vector<Value*> slices = OperandsOf(node.at("inputs").at(1).at("arg"));
-  BindRegion(node, graph, Walk(GraphOf(node, 0), {}, slices, Operands(node, 2)));
+  BindRegion(node, graph, Walk(GraphArgument(node, 0), {}, slices, Operands(node, 2)));
 }
 
 // Inlines a region that is compiled once and called often.
 void ExportConverter::ConvertInline(const ExportJson& node) {
-  BindInlined(node, Region(GraphOf(node, 0), Operands(node, 2)));
+  BindInlined(node, Region(GraphArgument(node, 0), Operands(node, 2)));
 }
 
 }  // namespace pipewright

@@ -32,9 +32,10 @@ void ExportConverter::Refuse(const std::string& what, const std::string& cure) c
         where += ", File \"" + line.file + "\", line " + std::to_string(line.number);
     }
   }
-  throw Error(
-      where, what,
-      cure.empty() ? "export again with torch 2.13; if it stays, report it with the file" : cure);
+  throw Error(where, what,
+              cure.empty()
+                  ? "export again with torch 2.13; if the error persists, report it with the file"
+                  : cure);
 }
 
 static std::string SizeText(const ExportJson& size) {
@@ -198,7 +199,7 @@ void ExportConverter::ConvertNode(const ExportJson& node, const ExportJson& grap
   try {
     if (!ConvertSpecial(node, graph)) ConvertOperator(node, graph);
   } catch (const nlohmann::json::exception& e) {
-    Refuse(std::string("model.json is not as the schema says: ") + e.what());
+    Refuse(std::string("model.json does not follow the schema: ") + e.what());
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // LibTorch's errors
@@ -245,7 +246,11 @@ static bool IsBool(const ExportJson& argument) {
   return argument.contains("as_bool") || argument.contains("as_sym_bool");
 }
 
+namespace {
+
 using Given = std::unordered_map<std::string, const ExportJson*>;
+
+}  // namespace
 
 // Returns the overload of `op` that takes tensors for the numbers that are `given` as bools, or
 // `op` if there is none: there a bool acts like the integer.

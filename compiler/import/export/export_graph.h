@@ -109,7 +109,7 @@ class ExportConverter {
 
 // Returns the region that is argument number `input` of the node, and the names of the node's
 // results.
-const ExportJson& GraphOf(const ExportJson& node, size_t input);
+const ExportJson& GraphArgument(const ExportJson& node, size_t input);
 std::vector<std::string> ResultNames(const ExportJson& node);
 
 // Convert the schema's enumerations to torch's. Throw Error for unknown numbers.

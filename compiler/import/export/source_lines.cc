@@ -110,7 +110,7 @@ bool IsNumber(const std::string& text) {
 
 struct Statement {
   std::vector<SourceLine> lines;   // the model's own calls
-  std::vector<std::string> stack;  // of submodule calls
+  std::vector<std::string> stack;  // the submodule calls
 };
 
 // Returns true if both belong to the same statements from the outermost one down to `depth`.

@@ -50,7 +50,7 @@ class Opener {
     if (code_bytes_ > kLargestCode)
       throw Error(archive_.path() + ": " + record, "the code is larger than 256 MiB");
     std::string text = archive_.Read(record);
-    CheckCode(text, archive_.path() + ": " + record);
+    CheckNesting(text, archive_.path() + ": " + record);
     std::shared_ptr<torch::jit::SourceRangeUnpickler> ranges;
     if (archive_.Has(record + ".debug_pkl") &&
         archive_.Size(record + ".debug_pkl") <= kLargestPickle)
@@ -79,7 +79,7 @@ class Opener {
         throw Error(where,
                     "holds a " + shape->name()->qualifiedName() +
                         ", which restores itself by code of its own",
-                    "quantised and packed weights are not supported: save the float model");
+                    "quantized and packed weights are not supported: save the float model");
       auto object = c10::ivalue::Object::create(type, shape->numAttributes());
       auto values = state.toGenericDict();
       for (size_t i = 0; i < shape->numAttributes(); ++i) {
@@ -126,7 +126,7 @@ uint64_t StorageOffset(const ScriptArchive& archive, const at::Tensor& tensor,
                        const std::string& name) {
   const std::string where = archive.file->path() + ": weight \"" + name + "\"";
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
-    throw Error(where, "is not a dense tensor", "store it dense, and not quantised");
+    throw Error(where, "is not a dense tensor", "store it dense, and not quantized");
   if (tensor.numel() == 0) return 0;
   uint64_t last = static_cast<uint64_t>(tensor.storage_offset());
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -135,7 +135,7 @@ uint64_t StorageOffset(const ScriptArchive& archive, const at::Tensor& tensor,
         __builtin_mul_overflow(static_cast<uint64_t>(tensor.size(d) - 1),
                                static_cast<uint64_t>(tensor.stride(d)), &extent) ||
         __builtin_add_overflow(last, extent, &last))
-      throw Error(where, "has sizes that cannot be", kCure);
+      throw Error(where, "has impossible sizes", kCure);
   }
   std::string_view bytes = archive.file->bytes();
   const char* begin = static_cast<const char*>(tensor.storage().data());

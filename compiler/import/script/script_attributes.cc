@@ -200,7 +200,7 @@ class Resolver {
       if (!made)
         throw Error(model_.file,
                     "holds an attribute of type " + value.type()->str() +
-                        ", which has no form in a module's code",
+                        ", which cannot be written in a module's code",
                     "keep tensors, numbers, strings, lists and dicts of them");
       return *made;
     }

@@ -29,7 +29,7 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
     names.push_back(schema.arguments()[i].name());
   for (const std::string& name : wanted)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw Error("--input-names " + name, "the model takes no such input" + Suggest(name, names),
+      throw Error("--input-names " + name, "the model has no such input" + Suggest(name, names),
                   "its inputs: " + Join(names, ", "));
   auto given = [&](const std::string& name) {
     return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
@@ -42,12 +42,12 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
     if (!keep) {
       if (!argument.default_value())
         throw Error("--input-names " + Join(wanted, ","),
-                    "the model wants \"" + argument.name() + "\" too, which has no default");
+                    "the model also needs \"" + argument.name() + "\", which has no default");
       auto constant = torch::jit::tryInsertConstant(graph, *argument.default_value());
       if (!constant)
         throw Error(model.file,
                     "input \"" + argument.name() + "\" has a default of type " +
-                        argument.type()->str() + ", which cannot be burned in",
+                        argument.type()->str() + ", which cannot be stored as a constant",
                     "name it: --input-names " + Join(names, ","));
       if (argument.default_value()->isNone()) (*constant)->setType(c10::NoneType::get());
       input->replaceAllUsesWith(*constant);
@@ -330,9 +330,10 @@ Model ImportScript(const Archive& archive, const std::vector<std::string>& input
   } catch (const torch::jit::ErrorReport& e) {
     throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
   } catch (const c10::Error& e) {
-    throw Error(archive.path(), std::string("cannot be read: ") + e.what_without_backtrace(),
-                "see that torch.jit.load reads the file and that its forward runs; then report it "
-                "with the file");
+    throw Error(
+        archive.path(), std::string("cannot be read: ") + e.what_without_backtrace(),
+        "check that torch.jit.load reads the file and that its forward runs; then report it "
+        "with the file");
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // errors of LibTorch's parser

@@ -10,7 +10,7 @@
 
 namespace pipewright {
 
-void CheckCode(const std::string& code, const std::string& where) {
+void CheckNesting(const std::string& code, const std::string& where) {
   constexpr int kDeepest = 300;
   int depth = 0, deepest = 0, run = 0;  // run: consecutive operators, as in "not not x"
   size_t indent = 0, line = 1;

@@ -10,7 +10,7 @@ namespace pipewright {
 
 // Throws Error if brackets or blocks of `code` are nested so deeply that LibTorch's recursive
 // parser could overflow the stack.
-void CheckCode(const std::string& code, const std::string& where);
+void CheckNesting(const std::string& code, const std::string& where);
 
 // Reads the table beside a code record (`.debug_pkl`, PyTorch
 // torch/csrc/jit/serialization/source_range_serialization.cpp, both formats) on first use. A

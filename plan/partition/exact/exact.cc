@@ -27,14 +27,14 @@ struct Search {
   // with a CPU.
   std::vector<double> capacity{}, capacity_left{};
   std::vector<char> hosts{}, hosts_left{};
-  double largest_capacity = 0;  // of one stage
+  double largest_capacity = 0;  // the largest of one stage
   double cut_weight = 0;        // least device time that a transfer costs a device
   double latency_weight = 0;
-  std::vector<char> possible{};  // of each state, for the current set
+  std::vector<char> possible{};  // by state, for the current set
   // The range of states in which the last stages may hold each set; empty if first > last.
   std::vector<int> first_live{}, last_live{};
   Bits forbidden{};
-  std::vector<double> lead{};  // of the stages that begin each set; empty: none
+  std::vector<double> lead{};  // by set: the lead of the stages that begin it; empty: none
   bool proven = true;
   int64_t ticks = 0;  // taken
 

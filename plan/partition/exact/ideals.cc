@@ -27,7 +27,7 @@ namespace {
 // A hash table of sets. The hash of a set is updated with one number per unit.
 struct SetTable {
   std::vector<int> slots = std::vector<int>(1024, -1);
-  std::vector<uint64_t> hashes;  // of each set
+  std::vector<uint64_t> hashes;  // by set
 
   static uint64_t Of(int unit) {
     uint64_t h = (static_cast<uint64_t>(unit) + 1) * 0x9e3779b97f4a7c15ull;
@@ -73,7 +73,7 @@ bool EnumerateIdeals(const UnitGraph& graph, int64_t max_sets, double max_second
   ideals.work = ideals.cut_time = ideals.cut_transfers = {0};
   SetTable table;
   table.hashes.push_back(0);
-  std::vector<Ideals::Smaller> made_of(1);             // of each set: how it was first made
+  std::vector<Ideals::Smaller> made_of(1);             // by set: how it was first made
   std::vector<std::pair<int, Ideals::Smaller>> links;  // (larger set, how it was made)
   // The units that may be added to each set of the last level.
   std::vector<std::vector<int>> ready(1), next_ready;

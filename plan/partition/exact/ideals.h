@@ -17,7 +17,7 @@ struct Ideals {
   std::vector<int> first;  // index in `smaller` of each set's first entry; one more at the end
   std::vector<Smaller> smaller;
   std::vector<double> work;                     // device time of units that may run on a device
-  std::vector<double> cut_time, cut_transfers;  // of the nets with units inside and outside
+  std::vector<double> cut_time, cut_transfers;  // cost of the nets with units inside and outside
 };
 
 // Returns false if there are more than `max_sets`, or if finding them takes over `max_seconds`.

@@ -94,7 +94,7 @@ class BlockCuts {
  public:
   BlockCuts(const PartitionProblem& problem, const Chain& chain, const Resources& resources,
             double below);
-  OrderCuts Run(int64_t& steps);
+  SequenceCuts Run(int64_t& steps);
 
  private:
   struct From {
@@ -110,7 +110,7 @@ class BlockCuts {
   void TrySingles(const StageSums& stage, int begin, int end);
   void TryOthers(const StageSums& stage, int begin, int end);
   void KeepLive(int begin);
-  OrderCuts Cheapest() const;
+  SequenceCuts Cheapest() const;
   void Offer(double value, int begin, int to, const From& origin) {
     double& known = best_[begin * states_ + to];
     if (value >= known) return;
@@ -126,7 +126,7 @@ class BlockCuts {
   const size_t states_;
   const bool varies_;
   bool limited_ = false;
-  double most_bytes_ = 0;      // of any device
+  double most_bytes_ = 0;      // the most of any device
   std::vector<double> best_;   // [position * states_ + state]
   std::vector<From> from_;     // likewise
   std::vector<double> least_;  // time of each block on its best device
@@ -255,8 +255,8 @@ void BlockCuts::KeepLive(int begin) {
     }
 }
 
-OrderCuts BlockCuts::Cheapest() const {
-  OrderCuts cuts;
+SequenceCuts BlockCuts::Cheapest() const {
+  SequenceCuts cuts;
   size_t state = 0;
   for (size_t s = 0; s < states_; ++s)
     if (resources_.final[s] && best_[s] < cuts.objective) {
@@ -273,7 +273,7 @@ OrderCuts BlockCuts::Cheapest() const {
   return cuts;
 }
 
-OrderCuts BlockCuts::Run(int64_t& steps) {
+SequenceCuts BlockCuts::Run(int64_t& steps) {
   CutRoom room(problem_, chain_, resources_, below_);
   std::vector<char> possible(states_);
   for (int begin = n_ - 1; begin >= 0; --begin) {
@@ -289,8 +289,8 @@ OrderCuts BlockCuts::Run(int64_t& steps) {
 
 }  // namespace
 
-OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain, const Resources& resources,
-                    double below, int64_t& steps) {
+SequenceCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
+                       const Resources& resources, double below, int64_t& steps) {
   return BlockCuts(problem, chain, resources, below).Run(steps);
 }
 

@@ -21,7 +21,7 @@ Chain ChainOf(const UnitGraph& graph, const std::vector<int>& order,
 
 // Returns the best cuts at any of the positions with all loads under `below`; no stages if there
 // are none. Subtracts its cost from `steps`.
-OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain, const Resources& resources,
-                    double below, int64_t& steps);
+SequenceCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
+                       const Resources& resources, double below, int64_t& steps);
 
 }  // namespace pipewright

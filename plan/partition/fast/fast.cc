@@ -76,8 +76,8 @@ struct Fast {
   double bound;
   int64_t& ticks;       // the remaining effort
   const int64_t whole;  // the initial effort
-  StagedUnits best;
-  double load;                            // of `best`
+  PartitionState best;
+  double load;                            // the load of `best`
   std::vector<std::vector<int>> found{};  // stages of units in every partition that was tried
 
   // Returns the ticks of a step of moving units and cutting orders; more with many stages.
@@ -94,7 +94,7 @@ struct Fast {
 
   bool Optimal() const { return load <= bound * (1 + 1e-12); }
 
-  bool Offer(const StagedUnits& units) {
+  bool Offer(const PartitionState& units) {
     if (units.options.empty()) return false;
     found.push_back(units.stage_of);
     double offered = StageTable(problem, graph, units).LargestLoad();
@@ -118,11 +118,11 @@ struct Fast {
     for (const std::vector<int>& order : orders) {
       if (ticks < (load < kInfinity ? Share(kLastShare) : 0) && &order != &orders[0]) break;
       int64_t left = 0, moves = kOrderMoves * options.pairs, all = moves;
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, left);
+      SequenceCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, left);
       const int64_t steps = -left;  // CutOrder subtracts those that it takes
       ticks -= kOrderTicks * GraphSize(graph) + steps * StepTicks();
       if (cuts.stages.empty()) continue;
-      StagedUnits units = StagesOfCuts(order, cuts);
+      PartitionState units = StagesOfCuts(order, cuts);
       StageTable table(problem, graph, units);
       Refine(graph, table, {32, 4, &moves});
       ticks -= (all - moves) * StepTicks();
@@ -168,7 +168,7 @@ struct Fast {
         ticks -= (all - own) * StepTicks();
         continue;
       }
-      StagedUnits start = best;
+      PartitionState start = best;
       std::vector<int> apart = best.stage_of;
       const std::vector<int>& other = found[found.size() - 1 - run % found.size()];
       int stages = static_cast<int>(best.options.size());
@@ -227,7 +227,8 @@ int64_t FastTicks(const UnitGraph& graph) {
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
                               const FastOptions& options) {
-  if (!options.sequence && ManyKinds(problem)) return UnevenPartition(problem, graph, options);
+  if (!options.sequence && ManyKinds(problem))
+    return PartitionForUnequalDevices(problem, graph, options);
   Resources resources = ResourcesOf(problem, options.sequence);
   PartitionResult result;
   result.objective = options.below;

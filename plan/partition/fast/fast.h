@@ -18,7 +18,7 @@ struct FastOptions {
   // `sequence`: stages take these devices in order (then only the lower bound proves anything).
   // `start`: a partition to begin with. Not owned; null by default.
   const DeviceSequence* sequence = nullptr;
-  const StagedUnits* start = nullptr;
+  const PartitionState* start = nullptr;
   // True: searches for partitions other than `start`. False: cuts the stages of `start` again and,
   // unless `seed` is 0, adds partitions from coarser graphs, which differ by seed.
   bool fresh = true;

@@ -26,7 +26,7 @@ constexpr double kClusterUnits = 6;
 // A level is so coarse that new cuts may find a better start: at most 6 units per stage, and 150.
 constexpr int kStartUnitsPerStage = 6, kMoreStartUnits = 150;
 
-constexpr int64_t kExactTicks = 30'000'000;  // of the exact search of one level
+constexpr int64_t kExactTicks = 30'000'000;  // the limit for the exact search of one level
 
 struct Multilevel {
   const PartitionProblem& problem;
@@ -34,17 +34,17 @@ struct Multilevel {
   const MultilevelOptions& options;
   int64_t& steps;
   int stages = 1;                                        // at most
-  double work = 0;                                       // of all units, in device time
-  double most_work = kInfinity, most_bytes = kInfinity;  // of a cluster
+  double work = 0;                                       // the sum over all units, in device time
+  double most_work = kInfinity, most_bytes = kInfinity;  // the limits of a cluster
   bool too_wide = false;  // a level had too many sets of units for an exact search
 
-  double Load(const UnitGraph& graph, const StagedUnits& units) const {
+  double Load(const UnitGraph& graph, const PartitionState& units) const {
     if (units.options.empty()) return kInfinity;
     return StageTable(problem, graph, units).LargestLoad();
   }
 
   // Refines `units` and keeps the best, by the largest load.
-  void RefineAll(const UnitGraph& graph, StagedUnits& units) {
+  void RefineAll(const UnitGraph& graph, PartitionState& units) {
     StageTable table(problem, graph, units);
     double best = table.LargestLoad();
     for (int round = 0; round < 2; ++round) {
@@ -58,13 +58,13 @@ struct Multilevel {
   }
 
   // Returns the best cuts of many orders.
-  StagedUnits Start(const UnitGraph& graph) {
+  PartitionState Start(const UnitGraph& graph) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
-    StagedUnits best;
+    PartitionState best;
     double least = kInfinity;
     for (const std::vector<int>& order : orders) {
       if (steps <= 0 && &order != &orders[0]) break;
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, least, options.pairs, steps);
+      SequenceCuts cuts = CutOrder(problem, graph, resources, order, least, options.pairs, steps);
       if (!cuts.stages.empty()) least = cuts.objective, best = StagesOfCuts(order, cuts);
     }
     return best;
@@ -72,11 +72,11 @@ struct Multilevel {
 
   // Cuts again in each of `orders`, sorted by stage.
   bool Recut(const UnitGraph& graph, const std::vector<std::vector<int>>& orders,
-             StagedUnits& units) {
+             PartitionState& units) {
     double load = Load(graph, units), before = load;
     for (const std::vector<int>& order : orders) {
       std::vector<int> staged = OrderByStage(order, units);
-      OrderCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs, steps);
+      SequenceCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs, steps);
       if (cuts.stages.empty()) continue;
       units = StagesOfCuts(staged, cuts);
       load = Load(graph, units);
@@ -84,7 +84,7 @@ struct Multilevel {
     return load < before * (1 - 1e-9);
   }
 
-  void Settle(const UnitGraph& graph, StagedUnits& units) {
+  void Settle(const UnitGraph& graph, PartitionState& units) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
     if (graph.units.size() > kManyUnits) orders.resize(std::min(orders.size(), kFewOrders));
     for (int round = 0; round < 10 && steps > 0; ++round) {
@@ -94,7 +94,7 @@ struct Multilevel {
   }
 
   // Finds the optimum of a graph that has few enough sets of units.
-  void Exact(const UnitGraph& graph, StagedUnits& units) {
+  void Exact(const UnitGraph& graph, PartitionState& units) {
     if (too_wide) return;
     ExactOptions exact;
     exact.below = Load(graph, units);
@@ -137,14 +137,14 @@ static void Project(const std::vector<int>& group_of, size_t groups, std::vector
   of_unit = of_group;
 }
 
-StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
-                                const Resources& resources, const MultilevelOptions& options) {
+PartitionState MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                                   const Resources& resources, const MultilevelOptions& options) {
   Multilevel search{problem, resources, options, *options.steps};
   LimitClusters(problem, graph, search);
   search.most_work *= options.size;
   if (problem.stages < 0)
     search.stages = std::max(static_cast<int>(search.stages / options.size), 1);
-  StagedUnits units;
+  PartitionState units;
   std::vector<int> apart;
   if (options.start) units = *options.start, apart = *options.apart;
   std::deque<Coarser> levels;
@@ -172,7 +172,7 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
   for (size_t level = levels.size() + 1; level-- > 0;) {
     const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
     if (units.options.empty() || here.units.size() <= start_size) {
-      StagedUnits other = search.Start(here);
+      PartitionState other = search.Start(here);
       if (!units.options.empty() && !other.options.empty()) search.Settle(here, other);
       if (search.Load(here, other) < search.Load(here, units)) units = other;
     }

@@ -8,8 +8,12 @@
 
 namespace pipewright {
 
+namespace {
+
 using Order = std::vector<int>;
 using Lists = std::vector<std::vector<int>>;
+
+}  // namespace
 
 // Finishes one branch before it begins the next. `low_first` takes low numbers first.
 static Order DepthFirst(const Lists& next, const Lists& previous, bool low_first) {

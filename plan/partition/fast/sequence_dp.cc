@@ -59,9 +59,9 @@ constexpr double kFirstSlack = 0.02, kSlackGrowth = 1.7;
 constexpr int64_t kLeastPairs = 10'000;
 constexpr int kFinerRounds = 3;  // times that positions around the best cuts are tried
 
-OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
-                   const Resources& resources, const std::vector<int>& order, double below,
-                   int64_t pairs, int64_t& steps) {
+SequenceCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
+                      const Resources& resources, const std::vector<int>& order, double below,
+                      int64_t pairs, int64_t& steps) {
   int n = static_cast<int>(order.size());
   int64_t budget = std::max<int64_t>(pairs / std::max(resources.states / 8, 1), kLeastPairs);
   int devices = std::max(1, resources.devices / std::max(problem.max_replicas, 1));
@@ -98,7 +98,7 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
   bool coarse = false;  // positions were left out
   // If no limit is known, stages near an even share are tried first, then longer ones.
   auto solve = [&](double under, const std::vector<Cut>& known) {
-    OrderCuts cuts;
+    SequenceCuts cuts;
     auto attempt = [&](double limit) {
       std::vector<int> positions = choose(limit, known);
       coarse = static_cast<int>(positions.size()) <= n;
@@ -113,17 +113,17 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
     if (cuts.stages.empty()) attempt(under);
     return cuts;
   };
-  OrderCuts best = solve(below, {});
+  SequenceCuts best = solve(below, {});
   for (int round = 0; coarse && round < kFinerRounds && !best.stages.empty(); ++round) {
-    OrderCuts finer = solve(best.objective, best.stages);
+    SequenceCuts finer = solve(best.objective, best.stages);
     if (finer.stages.empty()) break;
     best = finer;
   }
   return best;
 }
 
-StagedUnits StagesOfCuts(const std::vector<int>& order, const OrderCuts& cuts) {
-  StagedUnits units;
+PartitionState StagesOfCuts(const std::vector<int>& order, const SequenceCuts& cuts) {
+  PartitionState units;
   units.stage_of.resize(order.size());
   for (const Cut& cut : cuts.stages) {
     for (int p = cut.begin; p < cut.end; ++p)

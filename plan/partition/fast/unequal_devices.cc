@@ -24,9 +24,9 @@ constexpr int kTurns = 20;               // most searches with devices in an ord
 // paths.
 struct Assignment {
   const PartitionProblem& problem;
-  const std::vector<std::vector<double>>& loads;  // of each stage on each class
+  const std::vector<std::vector<double>>& loads;  // [stage][class]
   std::vector<int> class_of{};
-  std::vector<std::vector<int>> holders{};  // of each class
+  std::vector<std::vector<int>> holders{};  // by class
 
   // Searches breadth first from a stage without a class for a class with a free device.
   bool Place(int stage, double most) {
@@ -64,7 +64,7 @@ struct Assignment {
 }  // namespace
 
 bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, double below,
-                   StagedUnits& units) {
+                   PartitionState& units) {
   StageTable table(problem, graph, units);
   std::vector<std::vector<double>> loads(table.stages());
   std::vector<double> values;
@@ -90,7 +90,7 @@ bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, doub
   return true;
 }
 
-DeviceSequence DevicesInTurn(const PartitionProblem& problem, const StagedUnits& units) {
+DeviceSequence DevicesInTurn(const PartitionProblem& problem, const PartitionState& units) {
   DeviceSequence idle, taken;
   std::vector<int> used(problem.devices.size(), 0);
   auto number = [&](int c, int d) {
@@ -145,8 +145,8 @@ static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
   if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }
 
-PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
-                                const FastOptions& options) {
+PartitionResult PartitionForUnequalDevices(const PartitionProblem& problem, const UnitGraph& graph,
+                                           const FastOptions& options) {
   PartitionResult best;
   best.objective = options.below;
   best.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
@@ -164,7 +164,7 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   };
   FastOptions turn = options;
   turn.wide = options.wide || !IsNarrow(graph, options, ticks);
-  StagedUnits start;
+  PartitionState start;
   if (options.start && !options.fresh) {
     start = *options.start;
   } else if (problem.max_replicas == 1) {

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kCoarsenTicks = 100;   // to merge all other units, for each unit and pin
 constexpr int kMostFreeUnits = 1 << 20;  // of a window at first: all; halved if too many sets
 constexpr int kManyFreeUnits = 64, kFewFreeUnits = 16, kLeastFreeUnits = 4;
-constexpr int64_t kMostTicks = 30'000'000;  // of one window
+constexpr int64_t kMostTicks = 30'000'000;  // the limit for one window
 
 struct Windows {
   const PartitionProblem& problem;
@@ -21,7 +21,7 @@ struct Windows {
   int64_t sets;
   int64_t& ticks;
   const DeviceSequence* sequence;
-  std::vector<int> stage_of{};  // of each unit
+  std::vector<int> stage_of{};  // by unit
 
   void Sort() {
     std::vector<int> of_node(problem.nodes.size(), 0);

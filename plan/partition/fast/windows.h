@@ -5,7 +5,7 @@
 namespace pipewright {
 
 struct WindowOptions {
-  int64_t sets = 20'000;                     // of one window
+  int64_t sets = 20'000;                     // the limit for one window
   const DeviceSequence* sequence = nullptr;  // as in ExactOptions
 };
 

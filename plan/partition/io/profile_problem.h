@@ -20,7 +20,7 @@ struct ProfileCosts {
 // to another stage.
 struct ProfileProblem {
   PartitionProblem problem;     // without devices
-  std::vector<int> graph_node;  // of each node of the problem
+  std::vector<int> graph_node;  // by node of the problem
   std::vector<int> inputs;      // nodes of the graph that are left out
 };
 ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs);

@@ -71,7 +71,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
     if (devices < 0)
-      for (const ProfileLink& link : profile.links)  // of the ranks that were measured
+      for (const ProfileLink& link : profile.links)  // between the measured ranks
         devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));
@@ -91,7 +91,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
   if (!request.memory.empty()) gpu.memory_bytes = Bytes(request.memory, "--memory");
   auto one_each = [&](size_t size, const char* option) {
     if (size > 0 && static_cast<int>(size) != gpu.count)
-      throw UsageError(option, "one number a device is expected: " + std::to_string(gpu.count) +
+      throw UsageError(option, "one number per device is expected: " + std::to_string(gpu.count) +
                                    ", not " + std::to_string(size));
   };
   one_each(request.speeds.size(), "--speeds");

@@ -1,4 +1,4 @@
-// The options of `pipewright partition`, and the input that they refer to.
+// Reads the options of `pipewright partition`, and the input that they refer to.
 #pragma once
 #include <string>
 #include <vector>

@@ -18,7 +18,7 @@ namespace {
 struct Cell {
   int split = -1;    // last state of the stages before the last one; -1: a single stage
   int left = 0;      // machines of the stages before the last one, minus one
-  int replicas = 0;  // of the last stage
+  int replicas = 0;  // the last stage's
 };
 
 // One level of the hierarchy. Rows are the states from which a span starts, minus one entry for the
@@ -131,13 +131,13 @@ static Level SolveLevel(const Search& s, const std::vector<double>& compute, int
 static void CheckOptions(const PipeDreamOptions& o) {
   if (o.machines.empty() || o.machines.size() != o.bandwidths.size())
     throw UsageError("-n",
-                     "one number of machines and one bandwidth a level are expected, " +
+                     "one number of machines and one bandwidth per level are expected, " +
                          std::to_string(o.machines.size()) + " and " +
                          std::to_string(o.bandwidths.size()) + " were given",
                      "-n 4 2 -b 1e9 1e9");
   for (int machines : o.machines)
     if (machines < 1 || machines > 4096)
-      throw UsageError("-n", "1 to 4096 machines a level are expected");
+      throw UsageError("-n", "1 to 4096 machines per level are expected");
   for (double bandwidth : o.bandwidths)
     if (!(bandwidth > 0)) throw UsageError("-b", "a bandwidth above 0 is expected");
   if (o.activation_compression_ratio && !(*o.activation_compression_ratio > 0))
@@ -148,7 +148,7 @@ namespace {
 
 struct Span {
   int first, end;  // states
-  int replicas;    // of the levels above
+  int replicas;    // the product over the levels above
 };
 
 }  // namespace

@@ -11,9 +11,9 @@
 namespace pipewright {
 
 struct PipeDreamOptions {
-  std::vector<int> machines;       // of each level, innermost first (-n)
+  std::vector<int> machines;       // by level, innermost first (-n)
   std::vector<double> bandwidths;  // bytes per second, of each level (-b)
-  double memory_bytes = 16e9;      // of a machine (-s)
+  double memory_bytes = 16e9;      // per machine (-s)
   bool straight_pipeline = false;  // no replication
   bool use_memory_constraint = false;
   bool use_fewer_machines = false;

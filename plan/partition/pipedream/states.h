@@ -11,7 +11,7 @@ namespace pipewright {
 struct PipeDreamStates {
   std::vector<int> inputs;  // nodes left out: sources described as Input*
   std::vector<int> unused;  // nodes left out: unused __getitem__
-  std::vector<Bits> nodes;  // of each state, by position in the graph; in topological order
+  std::vector<Bits> nodes;  // by state, in topological order: a bit for each position in the graph
   std::vector<double> compute_s, activation_bytes, parameter_bytes;  // sums over its nodes
   std::vector<double> output_bytes;  // upstream's size of the cut after the state
 };

@@ -6,12 +6,13 @@ namespace pipewright {
 
 struct Coarser {
   UnitGraph graph;
-  std::vector<int> group_of;  // of each unit of the finer graph: its unit here
+  std::vector<int> group_of;  // by unit of the finer graph: its unit here
 };
 
 struct ClusterOptions {
-  double most_work = kInfinity;   // of one cluster, in device time
-  double most_bytes = kInfinity;  // of one cluster: static bytes, plus the stash of one microbatch
+  double most_work = kInfinity;  // the limit of one cluster, in device time
+  double most_bytes =
+      kInfinity;  // the limit of one cluster: static bytes, plus the stash of one microbatch
   // By unit: units with different numbers stay in different clusters.
   const std::vector<int>* apart = nullptr;
   // Rates pairs by 0: traffic per work of both; 1: traffic; 2: share of both units' total traffic.

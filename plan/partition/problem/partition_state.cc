@@ -4,8 +4,8 @@
 
 namespace pipewright {
 
-StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result) {
-  StagedUnits units;
+PartitionState StagesOfResult(const UnitGraph& graph, const PartitionResult& result) {
+  PartitionState units;
   std::vector<std::pair<int, int>> stage_of_node;
   for (size_t s = 0; s < result.stages.size(); ++s) {
     units.options.push_back({result.stages[s].device_class, result.stages[s].replicas});
@@ -20,7 +20,7 @@ StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result
   return units;
 }
 
-StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, int stages) {
+PartitionState EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, int stages) {
   std::vector<std::pair<int, int>> devices;  // number and class
   for (size_t c = 0; c < problem.devices.size(); ++c) {
     const DeviceClass& device = problem.devices[c];
@@ -32,7 +32,7 @@ StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, i
   size_t wanted =
       stages >= 0 ? static_cast<size_t>(std::max(stages, 1)) : std::min(devices.size(), count);
   if (wanted == 0 || devices.size() < wanted || count < wanted) return {};
-  StagedUnits units;
+  PartitionState units;
   size_t total = 0, nodes = 0;
   for (const Unit& unit : graph.units) total += unit.nodes.size();
   for (size_t s = 0; s < wanted; ++s) units.options.push_back({devices[s].second, 1});
@@ -48,7 +48,7 @@ StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, i
 }
 
 PartitionResult ResultOfStages(const PartitionProblem& problem, const UnitGraph& graph,
-                               const StagedUnits& units) {
+                               const PartitionState& units) {
   PartitionResult result;
   result.stages.resize(units.options.size());
   for (size_t u = 0; u < units.stage_of.size(); ++u) {
@@ -65,7 +65,7 @@ PartitionResult ResultOfStages(const PartitionProblem& problem, const UnitGraph&
   return result;
 }
 
-std::vector<int> OrderByStage(std::vector<int> order, const StagedUnits& units) {
+std::vector<int> OrderByStage(std::vector<int> order, const PartitionState& units) {
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return units.stage_of[a] < units.stage_of[b]; });
   return order;

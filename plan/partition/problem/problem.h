@@ -1,6 +1,6 @@
-// The problem that partition searches solve: nodes, the values between them, and devices. All
-// sources share this model: profiles of packages, PipeDream's graph text, instances of Tarnawski et
-// al.
+// Defines the problem that partition searches solve: nodes, the values between them, and devices.
+// All sources share this model: profiles of packages, PipeDream's graph text, instances of
+// Tarnawski et al.
 //
 // The load of a stage is its compute plus its transfers: a value costs its transfer time once on
 // the stage that makes it, if another stage uses it, and once on every other stage that uses it.
@@ -17,7 +17,7 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct PartitionNode {
   std::string name;
   double device_time = 0;          // forward and backward together, on a device of speed 1
-  double forward_share = 1.0 / 3;  // of the time; the rest is backward
+  double forward_share = 1.0 / 3;  // the forward's share of the time; the rest is backward
   double host_time = 0;            // on a CPU
   bool device_ok = true;           // false: runs only on a CPU
   bool backward = false;           // follows its group; stages must be convex in forward nodes only
@@ -30,9 +30,9 @@ struct PartitionNode {
 struct PartitionValue {
   int producer = -1;  // -1: a weight shared by the consumers, which does not order them
   std::vector<int> consumers;
-  double time = 0;    // of all its transfers between two stages, over a link of 1
+  double time = 0;    // the sum over its transfers between two stages, over a link of 1
   int transfers = 1;  // each costs transfer_latency; 2 if a gradient comes back
-  double bytes = 0;   // of its receive buffers, on each side
+  double bytes = 0;   // the size of its receive buffers, on each side
   // Held once for each microbatch in flight by every stage that makes or uses the value.
   double stash_bytes = 0;
 };
@@ -47,8 +47,8 @@ struct DeviceClass {
   std::vector<int> numbers;  // the user's device numbers, ascending; empty: 0 to count - 1
 };
 
-// The microbatches that a stage holds at once: one; or, for 1F1B, one more than there are devices
-// after it; or, for GPipe, all. In the latter two, replicas share them.
+// Selects how many microbatches a stage holds at once: one; or, for 1F1B, one more than there are
+// devices after it; or, for GPipe, all. In the latter two, replicas share them.
 enum class InFlight { kOne, k1F1B, kGPipe };
 
 struct PartitionProblem {
@@ -57,7 +57,7 @@ struct PartitionProblem {
   std::vector<DeviceClass> devices;
   int stages = -1;              // exact number; -1: up to the number of devices
   double transfer_latency = 0;  // fixed cost of one transfer
-  int max_replicas = 1;         // of a stage
+  int max_replicas = 1;         // per stage
   double exchange_time = 0;     // per byte of parameters, between replicas
   InFlight in_flight = InFlight::kOne;
   int microbatches = 1 << 30;
@@ -72,7 +72,7 @@ struct PartitionStage {
   int device_class = 0;
   int device = 0;  // number of its first device within the class
   int replicas = 1;
-  std::vector<int> numbers;          // of its devices; empty: `device` and those after it
+  std::vector<int> numbers;  // the numbers of its devices; empty: `device` and those after it
   std::vector<int> nodes;            // ascending
   double compute = 0, transfer = 0;  // average time of each replica per microbatch
   double exchange = 0;               // gradient exchange between replicas, part of `transfer`

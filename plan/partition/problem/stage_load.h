@@ -78,7 +78,7 @@ struct StageSums {
 struct StageLoad : StageSums {
   const PartitionProblem& problem;
   const UnitGraph& graph;
-  std::vector<int> inside;  // of each net: number of its units in the stage
+  std::vector<int> inside;  // by net: number of its units in the stage
 
   StageLoad(const PartitionProblem& p, const UnitGraph& g) : problem(p), graph(g) {
     inside.assign(g.nets.size(), 0);
@@ -126,9 +126,9 @@ struct Resources {
     int devices_after;
   };
   std::vector<StageOption> options;
-  std::vector<std::vector<Step>> steps;  // of each option
+  std::vector<std::vector<Step>> steps;  // by option
   std::vector<int> used;                 // devices in use, of each state
-  std::vector<int> in_use;               // of each state and class
+  std::vector<int> in_use;               // by state and class
   // [state] the most devices that further stages may use; negative: there are too many stages.
   std::vector<int> most_left;
   // [state] the total speed of the devices in use, and the most that further stages can use;

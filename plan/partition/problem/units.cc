@@ -9,7 +9,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Edges = std::vector<std::pair<int, int>>;
+
+}  // namespace
 
 // Returns the edges between sets with forward nodes, and mirrored backward edges for other sets.
 static Edges OrderEdges(const PartitionProblem& problem, UnitSets& sets) {
@@ -39,7 +43,7 @@ static std::vector<std::vector<int>> Adjacent(int size, const Edges& edges) {
   return next;
 }
 
-// Tarjan's algorithm with an explicit stack.
+// Runs Tarjan's algorithm with an explicit stack.
 void UniteCycles(UnitSets& sets, const Edges& edges) {
   int n = static_cast<int>(sets.parent.size()), clock = 0;
   auto next = Adjacent(n, edges);

@@ -61,7 +61,7 @@ inline int64_t GraphSize(const UnitGraph& graph) {
 // which never makes a load larger.
 enum class Merge {
   kNone,        // none: with a fixed number of stages they may make one of their own
-  kLossless,    // those that hold no memory, or all if no memory limit can bind
+  kLossless,    // units that hold no memory, or all if no memory limit can bind
   kParameters,  // all: under a tight limit the best partition may be lost
 };
 

@@ -24,7 +24,7 @@ struct Pass {
   double scale;  // loads are divided by it, so that powers stay small
   std::vector<char> moved;
   std::vector<int> near;  // units whose best move may have changed
-  std::vector<double> powers;  // of the stages' loads
+  std::vector<double> powers;  // the powers of the stages' loads
   std::priority_queue<Candidate> queue;
 
   double Power(double load) const {
@@ -84,8 +84,8 @@ struct Pass {
     for (int u = 0; u < n; ++u) Push(u);
     double start = Sum(), now = start, best = start;
     std::vector<std::pair<int, int>> undo;  // units and where they were
-    size_t kept = 0, patience = static_cast<size_t>(20 + n / 20);
-    while (!queue.empty() && *options.steps > 0 && undo.size() < kept + patience) {
+    size_t kept = 0, max_idle_moves = static_cast<size_t>(20 + n / 20);
+    while (!queue.empty() && *options.steps > 0 && undo.size() < kept + max_idle_moves) {
       Candidate top = queue.top();
       queue.pop();
       if (moved[top.unit]) continue;

@@ -4,7 +4,8 @@
 
 namespace pipewright {
 
-StageTable::StageTable(const PartitionProblem& problem, const UnitGraph& graph, StagedUnits units)
+StageTable::StageTable(const PartitionProblem& problem, const UnitGraph& graph,
+                       PartitionState units)
     : problem_(problem), graph_(graph), units_(std::move(units)) {
   size_t count = units_.options.size();
   sums_.resize(count), loads_.resize(count), costs_.resize(count);

@@ -12,9 +12,9 @@ inline constexpr int64_t kLookSteps = 4;  // steps that LoadWith counts for
 // Loads of all stages of a partition that changes unit by unit.
 class StageTable {
  public:
-  StageTable(const PartitionProblem& problem, const UnitGraph& graph, StagedUnits units);
+  StageTable(const PartitionProblem& problem, const UnitGraph& graph, PartitionState units);
 
-  const StagedUnits& units() const { return units_; }
+  const PartitionState& units() const { return units_; }
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
@@ -57,7 +57,7 @@ class StageTable {
     double device_time = 0, host_time = 0, parameter_bytes = 0, cut_time = 0, cut_transfers = 0;
     double held = 0, most_bytes = kInfinity;
     bool host = false;
-    double load = 0, bytes = 0;  // of the current stage, even if it exceeds its limits
+    double load = 0, bytes = 0;  // the current stage's, even if it exceeds its limits
     int not_on_device = 0;
   };
   struct Entry {
@@ -87,16 +87,16 @@ class StageTable {
 
   const PartitionProblem& problem_;
   const UnitGraph& graph_;
-  StagedUnits units_;
+  PartitionState units_;
   std::vector<StageSums> sums_;
   std::vector<double> loads_;
   std::vector<int> sizes_, devices_after_;
   std::vector<StageCost> costs_;
-  std::vector<std::pair<int, int>> ranges_;  // of each unit
+  std::vector<std::pair<int, int>> ranges_;  // by unit
   // The stages of each net, with the number of its units in each.
   std::vector<NetPlace> places_;
   std::vector<Entry> entries_;
-  std::vector<int> first_net_, nets_;  // of each unit, one after the other
+  std::vector<int> first_net_, nets_;  // the nets of all units, one unit after the other
   // If true, transfers and bytes of a cut are counted separately; else as time, or not at all.
   bool detailed_ = false;
   // Set by LookAt for the unit: if it moves, its stage's cut changes by `without_`, that of any
@@ -108,8 +108,8 @@ class StageTable {
   int looked_ = 0;
   int64_t look_ = 0;
   Cut without_, with_;
-  std::vector<Shared> shared_;  // of each stage
-  std::vector<Cut> details_;    // of each stage, without time
+  std::vector<Shared> shared_;  // by stage
+  std::vector<Cut> details_;    // by stage, without time
 };
 
 }  // namespace pipewright

@@ -26,7 +26,8 @@ struct Reader {
 
   void Tensors(const Json& list, bool buffer, int module) {
     const std::string owner = tree.modules[static_cast<size_t>(module)].name;
-    if (!list.is_object()) throw Error(Where(owner), "tensors are an object of names");
+    if (!list.is_object())
+      throw Error(Where(owner), "\"tensors\" must be an object that maps names to tensors");
     for (const auto& [name, entry] : list.items()) {
       Name(name, owner);
       TreeTensor tensor;
@@ -36,24 +37,27 @@ struct Reader {
       if (ids.count(tensor.name)) throw Error(Where(tensor.name), "the name appears twice");
       CheckKeys(entry, {"dtype", "shape", "same_as", "persistent"}, Where(tensor.name));
       if (entry.contains("same_as")) {
-        if (!entry["same_as"].is_string()) throw Error(Where(tensor.name), "same_as is a name");
+        if (!entry["same_as"].is_string())
+          throw Error(Where(tensor.name), "\"same_as\" must be a string");
         same_as[tensor.name] = entry["same_as"];
       }
       if (entry.contains("dtype")) {
-        if (!entry["dtype"].is_string()) throw Error(Where(tensor.name), "dtype is a name");
+        if (!entry["dtype"].is_string())
+          throw Error(Where(tensor.name), "\"dtype\" must be a string");
         tensor.dtype = entry["dtype"];
       }
       if (entry.contains("shape")) {
-        if (!entry["shape"].is_array()) throw Error(Where(tensor.name), "shape is a list");
+        if (!entry["shape"].is_array()) throw Error(Where(tensor.name), "\"shape\" must be a list");
         for (const Json& size : entry["shape"]) {
           if (!size.is_number_integer() || size < 0 ||
               size.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-            throw Error(Where(tensor.name), "a dimension is a natural number, not " + size.dump());
+            throw Error(Where(tensor.name),
+                        "a dimension must be a whole number of at least 0, not " + size.dump());
           tensor.shape.push_back(size);
         }
       }
       if (!same_as.count(tensor.name) && (!entry.contains("dtype") || !entry.contains("shape")))
-        throw Error(Where(tensor.name), "dtype and shape are needed, or same_as");
+        throw Error(Where(tensor.name), "\"dtype\" and \"shape\", or \"same_as\", are required");
       int id = static_cast<int>(tree.tensors.size());
       ids[tensor.name] = id;
       TreeModule& parent = tree.modules[static_cast<size_t>(module)];
@@ -70,10 +74,11 @@ struct Reader {
       // Follows a chain of names to its end; a chain with more links than names is a cycle.
       std::string at = target;
       for (size_t steps = 0; same_as.count(at); at = same_as[at])
-        if (++steps > names.size()) throw Error(Where(name), "same_as goes round in a circle");
+        if (++steps > names.size()) throw Error(Where(name), "\"same_as\" forms a cycle");
       auto found = ids.find(at);
       if (found == ids.end())
-        throw Error(Where(name), "same_as names no tensor: " + Quote(at) + Suggest(at, names));
+        throw Error(Where(name), "\"same_as\" names a tensor that does not exist: " + Quote(at) +
+                                     Suggest(at, names));
       // The target describes the tensor. (PyTorch lets modules of other declared sizes share one.)
       TreeTensor& tensor = tree.tensors[static_cast<size_t>(ids[name])];
       const TreeTensor& described = tree.tensors[static_cast<size_t>(found->second)];
@@ -93,7 +98,7 @@ struct Reader {
 
 ModuleTree ReadModuleTree(const Json& json, const std::string& path) {
   if (!json.is_object() || json.size() != 1 || !json.contains(""))
-    throw Error(path, "a module tree is an object with one root named \"\"");
+    throw Error(path, "expected a JSON object with one root named \"\"");
   Reader reader{path, {}, {}, {}};
   struct Pending {
     std::string name;
@@ -111,7 +116,8 @@ ModuleTree ReadModuleTree(const Json& json, const std::string& path) {
     module.name = next.name;
     module.parent = next.parent;
     if (node.contains("class")) {
-      if (!node["class"].is_string()) throw Error(reader.Where(next.name), "class is a name");
+      if (!node["class"].is_string())
+        throw Error(reader.Where(next.name), "\"class\" must be a string");
       module.class_name = node["class"];
     }
     if (next.parent >= 0)
@@ -121,7 +127,8 @@ ModuleTree ReadModuleTree(const Json& json, const std::string& path) {
     if (node.contains("buffers")) reader.Tensors(node["buffers"], true, id);
     if (!node.contains("children")) continue;
     if (!node["children"].is_object())
-      throw Error(reader.Where(next.name), "children are an object of names");
+      throw Error(reader.Where(next.name),
+                  "\"children\" must be an object that maps names to modules");
     std::vector<Pending> children;
     for (const auto& [name, child] : node["children"].items()) {
       reader.Name(name, next.name);

@@ -93,7 +93,7 @@ TEST(Data, ReadsNpy) {
 
 TEST(Data, RefusesOtherNpy) {
   auto reason = [](const std::string& file) { return ErrorOf([&] { ParseNpyHeader(file, "f"); }); };
-  EXPECT_EQ(reason("PK"), "f: is no .npy file");
+  EXPECT_EQ(reason("PK"), "f: is not a .npy file");
   EXPECT_EQ(reason(std::string("\x93NUMPY\1\0\xff\xff{}", 12)), "f: ends within its header");
   EXPECT_NE(reason(Npy("{'descr': '>i4', 'fortran_order': False, 'shape': (3, 2), }", kInts))
                 .find("the type '>i4'"),
@@ -104,7 +104,7 @@ TEST(Data, RefusesOtherNpy) {
   EXPECT_EQ(reason(Npy("{'descr': '<i4', 'fortran_order': False, 'shape': (3, 3), }", kInts)),
             "f: holds 24 bytes of data, its shape takes 36");
   EXPECT_EQ(reason(Npy("{'descr': [('a', '<i4')], 'fortran_order': False}", kInts)),
-            "f: its header names no descr and shape");
+            "f: its header lacks \"descr\" or \"shape\"");
 }
 
 TEST(Data, ColumnsRunOverSeveralFiles) {

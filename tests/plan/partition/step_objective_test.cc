@@ -96,7 +96,7 @@ TEST(StepSearch, MoreThanItLooksForCostsNothing) {
       if (!plain.feasible) continue;
       ASSERT_TRUE(plain.proven) << i;
       PartitionProblem more = problem;
-      more.max_replicas = 2;  // of 3 stages on 3 devices
+      more.max_replicas = 2;  // 3 stages on 3 devices
       EXPECT_TRUE(SolveStep(more, {}, step).proven);
       more.devices.push_back(more.devices[0]);
       more.devices[0].count = 2, more.devices[1].count = 1;

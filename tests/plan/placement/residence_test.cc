@@ -96,18 +96,21 @@ TEST(Residence, Refusals) {
   refused({{"layrs.1", "cpu"}}, 1, "(did you mean \"layers.1\"?)");
   refused({{"", "cpu"}, {"module0", "disk"}}, 1, "keys within keys: \"\" and \"module0\"");
   refused({{"layers", "0"}, {"layers.1.fc.weight", "1"}}, 1, "keys within keys");
-  refused({{"", "cpu"}}, 3, "1 numbered device, one a rank; 3 ranks were started");
+  refused({{"", "cpu"}}, 3, "1 numbered device, one per rank; 3 ranks were started");
   Residence of = ReadResidence(manifest, {{"layers", "cpu"}, {"nothing", "disk"}}, "map.json", 1);
-  EXPECT_EQ(of.warnings, std::vector<std::string>{"map.json: nothing is called \"nothing\""});
+  EXPECT_EQ(of.warnings, std::vector<std::string>{
+                             "map.json: the map names \"nothing\", which the model does not have"});
 }
 
 // All problems at once, with either kind of names.
 TEST(Residence, Problems) {
   const Manifest manifest = FourModules();
-  EXPECT_TRUE(CheckDeviceMap(manifest, {{"layers.0", "0"}, {"module1", "0"}, {"layers.2.fc", "1"},
-                                        {"layers.3.fc.weight", "disk"}})
+  EXPECT_TRUE(CheckPackageMap(manifest, {{"layers.0", "0"},
+                                         {"module1", "0"},
+                                         {"layers.2.fc", "1"},
+                                         {"layers.3.fc.weight", "disk"}})
                   .Usable());
-  const MapProblems problems = CheckDeviceMap(
+  const MapProblems problems = CheckPackageMap(
       manifest, {{"layers.0", "0"}, {"layers.0.fc", "1"}, {"layrs.2", "0"}, {"module3", "1"}});
   EXPECT_FALSE(problems.Usable());
   EXPECT_EQ(problems.uncovered,

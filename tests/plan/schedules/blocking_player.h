@@ -34,7 +34,7 @@ class BlockingPlayer {
     }
     for (size_t r = 0; r < at.size(); ++r)
       if (at[r] < plan_.ranks[r].size()) {
-        stuck_ += Place(static_cast<int>(r), at[r], plan_.ranks[r][at[r]]) + "\n";
+        stuck_ += PlaceText(static_cast<int>(r), at[r], plan_.ranks[r][at[r]]) + "\n";
       }
     return stuck_.empty();
   }

@@ -157,10 +157,10 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "schedule 1f1b: 3 stages cannot occupy 4 ranks: every rank needs a stage\n"
             "  try --stages 4 or --ranks 3");
   EXPECT_EQ(refusal("zbv", 4, 4, 8),
-            "schedule zbv: 4 stages on 4 ranks, and it needs 2 stages a rank\n"
+            "schedule zbv: 4 stages on 4 ranks, and it needs 2 stages per rank\n"
             "  the nearest that works: --stages 8");
   EXPECT_EQ(refusal("dualpipev", 4, 8, 7),
-            "schedule dualpipev: 7 microbatches on 4 ranks, and it needs two a rank\n"
+            "schedule dualpipev: 7 microbatches on 4 ranks, and it needs two per rank\n"
             "  the nearest that works: --microbatches 8");
   EXPECT_EQ(refusal("dualpipe", 4, 4, 11),
             "schedule dualpipe: 11 microbatches, and it needs an even number (half per direction)\n"
@@ -176,7 +176,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "schedule dualpipe: 3 ranks, and it needs an even number\n"
             "  the nearest that work: --ranks 4 --microbatches 8, or --ranks 2 --microbatches 4");
   EXPECT_EQ(refusal("dualpipev", 2, 3, 1, "0,1,1"),
-            "schedule dualpipev: 3 stages on 2 ranks, and it needs 2 stages a rank\n"
+            "schedule dualpipev: 3 stages on 2 ranks, and it needs 2 stages per rank\n"
             "  the nearest that work: --stages 4 --microbatches 4 --placement v");
   EXPECT_EQ(refusal("hanayo", 4, 12, 4),
             "schedule hanayo: 12 stages on 4 ranks, and it needs a multiple of 8\n"
@@ -206,7 +206,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "  give 4 entries, or --stages 3 --ranks 3");
   // For a run, whose conf and job give the numbers.
   EXPECT_EQ(refusal("zbv", 2, 2, 8, "loop", true),
-            "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages a rank\n"
+            "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages per rank\n"
             "  the nearest that works: a conf of 4 stages, on the ranks 0,1,1,0 "
             "(pipewright conf PACKAGE --ranks 2 --stages 4 --placement v)");
   EXPECT_EQ(refusal("zbv", 2, 4, 8, "loop", true),
@@ -214,7 +214,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "  use a conf of 4 stages, on the ranks 0,1,1,0 "
             "(pipewright conf PACKAGE --ranks 2 --stages 4 --placement v)");
   EXPECT_EQ(refusal("dualpipev", 2, 4, 3, "v", true),
-            "schedule dualpipev: 3 microbatches on 2 ranks, and it needs two a rank\n"
+            "schedule dualpipev: 3 microbatches on 2 ranks, and it needs two per rank\n"
             "  the nearest that works: \"microbatches\": 4 in the job");
   EXPECT_EQ(refusal("chimera", 3, 3, 4, "loop", true),
             "schedule chimera: 3 ranks, and it needs an even number\n"

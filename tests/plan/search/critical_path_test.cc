@@ -40,8 +40,8 @@ Problem RandomProblem(std::mt19937& random, bool replicas) {
   }
   p.costs.link = {real(0, 3), real(1, 4)};
   p.costs.links[{0, ranks - 1}] = {real(0, 9), real(1, 4)};
-  p.order = MakeProblem(p.costs, ranks, placement, Pick(random, 1, 9), all * Pick(random, 1, 4),
-                        p.recompute, false);
+  p.order = MakeOrderProblem(p.costs, ranks, placement, Pick(random, 1, 9),
+                             all * Pick(random, 1, 4), p.recompute, false);
   return p;
 }
 
@@ -94,7 +94,7 @@ void ExpectSame(const OrderTimes& times, const Figures& figures) {
   EXPECT_EQ(times.total, total);
 }
 
-TEST(OrderTimer, CriticalPathsAreTheSimulators) {
+TEST(CriticalPath, CriticalPathsAreTheSimulators) {
   std::mt19937 random(41);
   int stuck = 0, over = 0, within = 0;
   for (int n = 0; n < 300; ++n) {
@@ -138,7 +138,7 @@ TEST(OrderTimer, CriticalPathsAreTheSimulators) {
   EXPECT_GT(within, 1000);
 }
 
-TEST(OrderTimer, DispatchersAreTheSimulators) {
+TEST(CriticalPath, DispatchersAreTheSimulators) {
   std::mt19937 random(42);
   int played = 0;
   for (int n = 0; n < 300; ++n) {
@@ -175,7 +175,7 @@ TEST(OrderTimer, DispatchersAreTheSimulators) {
 }
 
 // A list schedule with unit costs starts each action as soon as the rank and its inputs allow.
-TEST(OrderTimer, ListSchedulesLeaveNothingReadyWaiting) {
+TEST(CriticalPath, ListSchedulesLeaveNothingReadyWaiting) {
   std::mt19937 random(43);
   for (int n = 0; n < 100; ++n) {
     int ranks = Pick(random, 1, 5), stages = Pick(random, 1, 8), m = Pick(random, 1, 9);

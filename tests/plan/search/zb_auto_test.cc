@@ -370,7 +370,7 @@ TEST(ZbAuto, StagesFromAFinerProfile) {
   Costs fine;
   fine.stages.assign(16, orders::Uniform(1, 1, 1).stages[0]);
   ZbAutoOptions options;
-  options.memory = 16;  // what 1F1B holds on 4 ranks
+  options.memory = 16;  // the most that 1F1B holds on 4 ranks
   Costs costs;
   ZbAutoResult found = ZbAutoStages(fine, 4, 12, options, costs);
   Check(found, costs, options.memory);

@@ -32,7 +32,7 @@ TEST(Compare, MediansStepAndRanks) {
   three.steps = 3, three.barrier = true;
   std::vector<TraceAction> measured =
       ReadChromeTrace(ChromeTrace(plan, Simulate(plan, Times(2, 3, 1), three)), "trace.json");
-  Comparison c = Compare(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), measured);
+  Comparison c = CompareTraces(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), measured);
   EXPECT_EQ(c.predicted_step, 6 * 3);
   EXPECT_EQ(c.measured_step, 6 * 6);
   EXPECT_EQ(c.predicted_steps, 1);
@@ -75,7 +75,7 @@ TEST(Compare, OtherEventsAreSkippedAndMisfitsRefused) {
   EXPECT_EQ(actions[0].start, 5);
   EXPECT_EQ(actions[0].end, 7);
   Plan plan = Lowered(2, 2);
-  EXPECT_THROW(Compare(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), actions), Error);
+  EXPECT_THROW(CompareTraces(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), actions), Error);
   try {
     ReadChromeTrace("{}", "t");
     FAIL();
@@ -95,7 +95,7 @@ TEST(Compare, AnotherOrderIsNamed) {
   EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3), "");
   EXPECT_EQ(OrderDifference(ActionsOf(other, Simulate(other, Times(1, 1, 1))), ran, 3),
             "rank 0 ran 0B0 as its action 2, the plan has 0F2 there");
-  ran.resize(5);  // of rank 0's six actions
+  ran.resize(5);  // rank 0 has six actions
   EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3),
             "rank 0 ran nothing as its action 5, the plan has 0B2 there");
 }

@@ -313,7 +313,7 @@ TEST(Simulate, Refusals) {
   };
   EXPECT_NE(run("0B0,0F0\n").find("rank 0, action 0, 0B0: comes before the forward"),
             std::string::npos);
-  EXPECT_NE(run("0F0,0F0\n").find("rank 0, action 1, 0F0: this forward comes twice"),
+  EXPECT_NE(run("0F0,0F0\n").find("rank 0, action 1, 0F0: this forward appears twice"),
             std::string::npos);
   EXPECT_NE(run("0F0,0W0,0I0\n").find("rank 0, action 1, 0W0: comes before the I"),
             std::string::npos);

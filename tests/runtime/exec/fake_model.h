@@ -24,7 +24,7 @@ struct FakeCase {
   int steps = 1;             // calls of RunStep
   int64_t first_step = 0;    // number of the first
   size_t message_words = 0;  // length of messages; 0: small and different for each
-  bool offloads = false;     // whether stages can be loaded and evicted
+  bool offloads = false;     // true: stages can be loaded and evicted
   ExecutorOptions options;
 };
 

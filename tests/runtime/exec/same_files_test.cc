@@ -70,7 +70,8 @@ TEST(SameFiles, ComparesTheEnvironment) {
   EXPECT_EQ(Refusal({with, with}), "");
   EXPECT_EQ(Refusal({with, without}),
             "ATEN_CPU_CAPABILITY: not the same on every rank: rank 0 found \"default\", rank 1 no "
-            "value\n  it changes how numbers are computed: set it alike on every host, as with "
+            "value\n  it changes how numbers are computed: set it to the same value on every host, "
+            "as with "
             "mpirun -x ATEN_CPU_CAPABILITY");
 }
 

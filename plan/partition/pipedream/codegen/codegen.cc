@@ -37,7 +37,7 @@ struct Writer {
   const StageProgram& program;
   const CodegenOptions& options;
   const std::set<std::string>& own;  // layers that the model template has
-  std::vector<Layer> layer_of{};  // of each module node
+  std::vector<Layer> layer_of{};     // by module node
   std::vector<Tie> ties{};
   Names notes{};
 
@@ -67,9 +67,9 @@ static void CheckIdentifier(const std::string& name, const std::string& option) 
   bool ok = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0]));
   for (unsigned char c : name) ok = ok && (std::isalnum(c) || c == '_');
   if (!ok || IsPythonKeyword(name))
-    throw UsageError(option, "\"" + name + "\" is not a name in Python" +
-                                 (ok ? ": it is one of its keywords" : ""),
-                     "letters, digits and _ make a name: VGG16Partitioned, vgg16");
+    throw UsageError(
+        option, "\"" + name + "\" is not a valid Python name" + (ok ? ": it is a keyword" : ""),
+        "letters, digits and _ make a name: VGG16Partitioned, vgg16");
 }
 
 // Throws Error if the names in `options` are those of other written files and classes, or of names
@@ -119,7 +119,7 @@ static bool InitializesWeights(const std::string& arch) {
 std::string Writer::StageFile(int stage) {
   Names declarations, statements, names, returned, imports;
   std::unordered_map<int, std::string> local;  // name of each value in this stage
-  std::map<int, int> first_use;                // of each module in this stage
+  std::map<int, int> first_use;                // by module in this stage
   int count = 0;
   for (size_t i = 0; i < program.inputs[stage].size(); ++i) {
     int node = program.inputs[stage][i];

@@ -145,8 +145,8 @@ void Builder::FindShared() {
       if (found == by_id.end()) throw UsageError("--shared", "there is no node " + id);
       const int node = found->second;
       if (kind[node] != NodeKind::kModule)
-        throw UsageError("--shared", "node " + id + " is no layer: it is " +
-                                         graph.nodes[node].description);
+        throw UsageError("--shared",
+                         "node " + id + " is not a layer, but " + graph.nodes[node].description);
       if (owner >= 0 && graph.nodes[node].description != graph.nodes[owner].description)
         throw UsageError("--shared", "nodes " + graph.nodes[owner].id + " and " + id +
                                          " are different layers: " +
@@ -170,7 +170,7 @@ void Builder::FindShared() {
 void Builder::FindEnds() {
   members.resize(stages), inputs.resize(stages), outputs.resize(stages);
   takes.resize(stages), gives.resize(stages);
-  Names wire(graph.nodes.size());  // of each value: its latest name
+  Names wire(graph.nodes.size());  // by value: its latest name
   std::vector<int> all_inputs;
   for (size_t i = 0; i < graph.nodes.size(); ++i)
     if (kind[i] == NodeKind::kInput) all_inputs.push_back(static_cast<int>(i));
@@ -202,7 +202,7 @@ void Builder::FindEnds() {
       for (int node : all_inputs)
         if (stage_of[node] == s) inputs[s].push_back(node), outputs[s].push_back(node);
     if (outputs[s].empty())
-      throw Error(path, "stage " + std::to_string(s) + " has nothing to compute or hand on",
+      throw Error(path, "stage " + std::to_string(s) + " has nothing to compute or pass on",
                   "give it a layer: items of a tuple are taken in the stage that makes it");
     Sort(inputs[s]);
     Sort(outputs[s]);

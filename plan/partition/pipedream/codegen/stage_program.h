@@ -11,7 +11,7 @@ namespace pipewright {
 // The generated code by stage: the nodes of each, and the values that enter and leave it.
 struct StageProgram {
   const ModelGraph& graph;
-  const std::string& path;  // of the graph, for messages
+  const std::string& path;  // the graph's file, for messages
 
   int stages = 0;
   std::vector<char> dropped;  // unused __getitem__
@@ -21,7 +21,7 @@ struct StageProgram {
   std::vector<int> order;     // topological, then numeric
   std::vector<std::vector<int>> arguments, users;
   std::vector<int> module_of;                              // the node whose module a node uses
-  std::vector<std::vector<int>> members, inputs, outputs;  // of each stage; numeric order
+  std::vector<std::vector<int>> members, inputs, outputs;  // by stage, in numeric order
   std::vector<std::vector<std::string>> takes, gives;      // names of inputs and outputs
   std::vector<std::string> model_inputs, model_outputs;
   std::vector<std::string> notes;  // assumptions about what the graph lacks

@@ -12,8 +12,8 @@ std::string FillTemplate(const std::string& text, const std::map<std::string, st
                          const std::string& where, const std::vector<std::string>& needed) {
   for (const std::string& name : needed)
     if (text.find("%(" + name + ")s") == std::string::npos)
-      throw Error(where, "it has no %(" + name + ")s",
-                  "begin with a copy of the one in templates/, and change what is around these");
+      throw Error(where, "it lacks %(" + name + ")s",
+                  "start from the one in templates/, and keep every %(name)s");
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {

@@ -288,7 +288,7 @@ static void CheckArguments(const std::string& name, const ModuleRepr& module,
                     cure);
     } else if (position >= known.size() || known[position].named_only) {
       throw Error(description.At(argument.at),
-                  "torch.nn." + name + " takes no argument by position here", cure);
+                  "torch.nn." + name + " takes no positional arguments here", cure);
     }
     if (given[position])
       throw Error(description.At(argument.at), argument.name + " is given twice", cure);
@@ -310,8 +310,7 @@ std::vector<ModuleRepr::Argument> ConstructorArguments(const ModuleRepr& module,
     CheckArguments(name, module, arguments, description);
   } catch (const Error&) {
     if (!name.starts_with("Lazy")) throw;
-    throw Error(description.At(module.at),
-                "a " + name + " has no sizes before it has run: its description has none",
+    throw Error(description.At(module.at), name + ": the profile has no sizes for this lazy layer",
                 "run the model once on an input, then profile it: the layer is a " +
                     name.substr(4) + " from then on");
   }

@@ -9,7 +9,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Names = std::vector<std::string>;
+
+}  // namespace
 
 NodeKind KindOf(const std::string& description) {
   static const std::set<std::string> kOperations = {
@@ -183,8 +187,8 @@ void Declarer::CheckKnown(const std::string& name, size_t at) const {
   if (own.count("*"))
     throw Error(description.At(at),
                 "there is no layer " + name + " in torch.nn" + Suggest(name, known),
-                "the model template has \"import *\", of which the names are not known: list those "
-                "of your own layers, \"from MODULE import " +
+                "the model template has \"import *\", whose names are not known: list those of "
+                "your own layers, \"from MODULE import " +
                     name + "\"");
   throw Error(description.At(at),
               "there is no layer " + name + " in torch.nn" + Suggest(name, known),
@@ -302,7 +306,7 @@ static std::vector<Names> Statements(const std::string& text) {
   std::vector<Names> statements;
   Names words;
   int depth = 0;
-  bool indented = false, fresh = true;  // of the line; fresh: it has only blanks so far
+  bool indented = false, fresh = true;  // the state of the line; fresh: it has only blanks so far
   auto end = [&] {
     if (!words.empty() && !indented) statements.push_back(words);
     words.clear();

@@ -289,7 +289,7 @@ TEST(StageTable, LooksAgreeWithMoves) {
     if (kind > 1) problem.devices[1].link = 0.5, problem.devices[1].speed = 2;
     if (kind > 2) problem.devices[0].memory_bytes = 420, problem.devices[1].host = true;
     UnitGraph graph = BuildUnits(problem, Merge::kNone);
-    StagedUnits units{{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, {}};
+    PartitionState units{{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, {}};
     int count = static_cast<int>(graph.units.size());
     for (int u = 0; u < count; ++u) units.stage_of.push_back(4 * u / count);
     StageTable table(problem, graph, units);

@@ -119,7 +119,7 @@ TEST(Uneven, StagesGetTheDevicesThatSuitThem) {
     PartitionProblem problem = Graph(random, 5, 4);
     AddDevices(random, 5, problem);
     UnitGraph graph = BuildUnits(problem, Merge::kNone);
-    StagedUnits units;
+    PartitionState units;
     std::vector<int> order(5);
     std::iota(order.begin(), order.end(), 0);
     units.stage_of = order;

@@ -124,7 +124,7 @@ TEST(ModuleTree, ErrorsNameThePlace) {
   EXPECT_NE(error(Json::array()).find("one root"), std::string::npos);
   EXPECT_NE(error(Json{{"x", 1}}).find("one root"), std::string::npos);
   EXPECT_EQ(error(tensor({{"dtype", "F32"}, {"shape", {-1}}})),
-            "t.json: \"w\": a dimension is a natural number, not -1");
+            "t.json: \"w\": a dimension must be a whole number of at least 0, not -1");
   EXPECT_NE(error(tensor({{"dtype", "F32"}})).find("same_as"), std::string::npos);
   EXPECT_NE(error(tensor({{"dtype", "F33"}, {"shape", {1}}})).find("did you mean \"F32\""),
             std::string::npos);

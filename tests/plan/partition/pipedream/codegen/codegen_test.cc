@@ -154,7 +154,7 @@ TEST(Codegen, NamesOfPythonAndOfWhatIsWrittenAreRefused) {
   };
   EXPECT_EQ(refused("Stage2", "stage2"), "");
   EXPECT_EQ(refused("class", "net"),
-            "-n: \"class\" is not a name in Python: it is one of its keywords\n  letters, digits "
+            "-n: \"class\" is not a valid Python name: it is a keyword\n  letters, digits "
             "and _ make a name: VGG16Partitioned, vgg16");
   EXPECT_EQ(refused("Net", "stage1"),
             "-a: \"stage1\" is the name of what stage 1 is written as\n  choose another name");

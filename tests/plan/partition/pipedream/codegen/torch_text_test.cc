@@ -91,8 +91,8 @@ TEST(TorchText, WhatIsPrintedAndNotTakenIsLeftOut) {
                            "LazyLinear(in_features=0, 3)"})
     EXPECT_TRUE(Refused(text).starts_with("g.txt:3:")) << text << ": " << Refused(text);
   EXPECT_EQ(Refused("LazyConv2d(0, 2, kernel_size=(3, 3), stride=(1, 1))"),
-            "g.txt:3:10: node node4: a LazyConv2d has no sizes before it has run: its description "
-            "has none\n  run the model once on an input, then profile it: the layer is a Conv2d "
+            "g.txt:3:10: node node4: LazyConv2d: the profile has no sizes for this lazy layer\n  "
+            "run the model once on an input, then profile it: the layer is a Conv2d "
             "from then on");
 }
 
@@ -165,7 +165,7 @@ TEST(TorchText, TheTemplateIsReadAsPythonReadsIt) {
                                         "Ten", "Three", "Two"}));
   EXPECT_EQ(Refused("Foo(3)", ClassesOf("from mylayers import *\n")),
             "g.txt:3:10: node node4: there is no layer Foo in torch.nn\n  the model template has "
-            "\"import *\", of which the names are not known: list those of your own layers, "
+            "\"import *\", whose names are not known: list those of your own layers, "
             "\"from MODULE import Foo\"");
   for (const char* text : {"'", "\"\"\"", "\\", "from", "from x import", "class", "'\\", "#",
                            "from x import (", "class *", "from x import ,,"})

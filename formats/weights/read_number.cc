@@ -1,4 +1,4 @@
-#include "formats/weights/number.h"
+#include "formats/weights/read_number.h"
 
 #include <bit>
 #include <cmath>

@@ -15,8 +15,8 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
 // Runs both bodies on `inputs`: outputs, gradients by B and by I and W, and buffers must have the
 // same bits and the same layout in memory. Returns the first difference, or "". Times F and B of
 // both.
-std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
-                    const std::vector<c10::IValue>& inputs);
+std::string CompareBodies(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
+                          const std::vector<c10::IValue>& inputs);
 
 // Returns the first operation of the lists that returns or writes other bits than in autograd's
 // body, with its place in the module's code if known; "" if there is none. Slow.

@@ -1,4 +1,4 @@
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -201,8 +201,8 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
   return "";
 }
 
-std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
-                    const std::vector<c10::IValue>& inputs) {
+std::string CompareBodies(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
+                          const std::vector<c10::IValue>& inputs) {
   SavedBuffers buffers(module);
   const RecordedGraph& graph = *body->graph;
   const Tensors gradients = MadeUp(graph);

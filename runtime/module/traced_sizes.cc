@@ -1,4 +1,4 @@
-#include "runtime/module/burned_sizes.h"
+#include "runtime/module/traced_sizes.h"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
@@ -60,7 +60,7 @@ bool Mixes(const Reshape& once, const Reshape& twice, int64_t samples) {
 
 }  // namespace
 
-std::string FindBurnedSizes(const std::string& package, const Manifest& manifest,
+std::string FindTracedSizes(const std::string& package, const Manifest& manifest,
                             const std::vector<TensorSpec>& inputs) {
   const bool recorded = std::none_of(
       manifest.values.begin(), manifest.values.end(),
@@ -83,7 +83,7 @@ std::string FindBurnedSizes(const std::string& package, const Manifest& manifest
     for (int64_t size : once[i].to) sizes.push_back(std::to_string(size));
     return once[i].place + ": " + once[i].operation + " to [" + Join(sizes, ", ") + "] mixes the " +
            std::to_string(samples) + " samples of a microbatch: if " + sizes[0] +
-           " is the batch size that the model was traced with, feed that one, or trace it anew "
+           " is the batch size that the model was traced with, feed that one, or trace it again "
            "with x.size(0) left as it is";
   }
   return "";

@@ -11,14 +11,14 @@ namespace pipewright {
 struct ModulePart {
   std::string label;                 // the submodule, or the line of the model, from its comment
   LoadedModule module;               // runs the part; holds only the weights that the part uses
-  std::vector<size_t> held;          // those weights, as indices in the whole module
+  std::vector<size_t> held;          // the part's weights, as indices in the whole module
   std::vector<int> inputs, outputs;  // values, in the order of the part's arguments and results
 };
 
 struct ModuleParts {
   std::vector<ModulePart> parts;  // in order; at most one if nothing can be cut
   int values = 0;
-  std::vector<int> outputs;  // of the module, as values
+  std::vector<int> outputs;  // the module's outputs, as values
 };
 
 // A part is a run of operations whose comments name one submodule. No cut is made where it would

@@ -1,4 +1,4 @@
-#include "compiler/import/burned_dtypes.h"
+#include "compiler/import/traced_dtypes.h"
 
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -21,7 +21,7 @@ using torch::jit::Value;
 namespace {
 
 struct Words {
-  long named = 0;       // how often the line of the model names the dtype itself
+  long named = 0;       // times that the line of the model names the dtype itself
   bool others = false;  // the line mentions another dtype, perhaps a tensor's
 };
 
@@ -155,7 +155,7 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
 
 void FollowDtype(Model& model, const std::string& dtype, const std::set<at::ScalarType>& changed) {
   Value* none = nullptr;
-  std::vector<std::pair<Node*, at::ScalarType>> burned;
+  std::vector<std::pair<Node*, at::ScalarType>> traced;
   std::map<std::string, long> on_line;
   for (Node* node : AllNodes(*model.graph)) {
     if (node->kind() == kLift) {
@@ -167,13 +167,13 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
       if (!weight || !changed.count(*dtype)) continue;
       const bool one = model.weights[lifted->offset()].shape.empty();
       if (one && !HoldsLimit(model, model.weights[lifted->offset()])) continue;
-      burned.emplace_back(node, *dtype);
+      traced.emplace_back(node, *dtype);
       on_line[Origin(node)] += one;
       continue;
     }
     for (at::ScalarType one : changed) {
       if (!TakesLimit(node, one)) continue;
-      burned.emplace_back(node, one);
+      traced.emplace_back(node, one);
       ++on_line[Origin(node)];
     }
     const c10::FunctionSchema* schema = node->maybeSchema();
@@ -189,11 +189,11 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
       node->replaceInput(*index, none);
       continue;
     }
-    burned.emplace_back(node, *number);
+    traced.emplace_back(node, *number);
     ++on_line[Origin(node)];
   }
   std::vector<std::string> unclear;
-  for (auto [node, number] : burned) {
+  for (auto [node, number] : traced) {
     if (IsCertain(model, node, number, on_line[Origin(node)])) continue;
     const std::string line = node->sourceRange().text().str();
     unclear.push_back(std::string(node->kind().toUnqualString()) + ", " + Origin(node) +

@@ -1,4 +1,4 @@
-#include "runtime/measure/parts.h"
+#include "runtime/measure/module_parts.h"
 
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
