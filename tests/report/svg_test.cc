@@ -17,6 +17,7 @@ std::string Body(Svg& svg) {
 TEST(Svg, EscapesMarkupAndWhatXmlForbids) {
   EXPECT_EQ(EscapeXml("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; 'd'");
   EXPECT_EQ(EscapeXml(std::string_view("\x01x\0", 3)), "\xEF\xBF\xBDx\xEF\xBF\xBD");
+  EXPECT_EQ(EscapeXml("a\n\tb\r"), "a\n\tb\r");
   EXPECT_EQ(EscapeXml("größe …"), "größe …");
   EXPECT_EQ(EscapeXml(""), "");
   EXPECT_NE(EscapeXml("a\xFFz").find("\xEF\xBF\xBD"), std::string::npos);

@@ -147,10 +147,7 @@ TEST(CutSvg, DrawsModulesAndArrows) {
   EXPECT_EQ(Count(svg, "class=\"cross\""), 1u);
   EXPECT_EQ(Count(svg, "M460 80L476 80L476 204L460 204"), 1u);
   EXPECT_EQ(Count(svg, "class=\"cross skip\""), 1u);
-  EXPECT_EQ(Count(svg, "<title>hidden [s0, 64]\nnear [] 4 B</title>") +
-                Count(svg, "<title>hidden [s0, 64]&#10;near [] 4 B</title>") +
-                Count(svg, "hidden [s0, 64]\xEF\xBF\xBDnear [] 4 B"),
-            1u);
+  EXPECT_EQ(Count(svg, "<title>hidden [s0, 64]\nnear [] 4 B</title>"), 1u);
   EXPECT_EQ(Count(svg, "a<b"), 0u);
   EXPECT_GE(Count(svg, "a&lt;b.pkg"), 1u);
   EXPECT_EQ(Count(CutSvg(PackageView()), "<rect"), 0u);
