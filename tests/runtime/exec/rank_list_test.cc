@@ -103,16 +103,18 @@ TEST(RankList, NamesTheActionThatDoesNotFit) {
             "rank 1, action 0, 1RECV_F0: no value goes between stages 0 and 1");
 }
 
-// Stages 0 and 1 of rank 0 share a weight with stage 2: the sum begins at the last of adjacent
-// REDUCE_GRADs, in each of two steps.
+// Stages 0 and 1 of rank 0 share a weight with stage 2, and stage 0 shares another one: both sums
+// begin at the last of adjacent REDUCE_GRADs, in each of two steps. A group of one needs no sum.
 TEST(RankList, BeginsSumsAtTheLastReduction) {
   const StageGraph graph = ChainGraph({{0}, {0}, {1}});
-  const std::vector<SharedGroup> groups = {{{0, 0, 0}, {1, 0, 1}, {2, 1, 2}}, {{1, 0, 0}}};
+  const std::vector<SharedGroup> groups = {
+      {{0, 0, 0}, {1, 0, 1}, {2, 1, 2}}, {{0, 0, 0}, {2, 1, 1}}, {{1, 0, 0}}};
   const std::string step = "0REDUCE_GRAD,1REDUCE_GRAD,0STEP,1STEP";
   const RankList list =
       MakeRankList(TwoRanks(step + "," + step, "2REDUCE_GRAD"), graph, groups, 0, 100);
+  const std::vector<int> both = {0, 1}, none;
   for (size_t i = 0; i < list.entries.size(); ++i)
-    EXPECT_EQ(list.entries[i].groups, i % 4 == 1 ? std::vector<int>{0} : std::vector<int>{}) << i;
+    EXPECT_EQ(list.entries[i].groups, i % 4 == 1 ? both : none) << i;
   EXPECT_EQ(ErrorOf(TwoRanks("0REDUCE_GRAD,0STEP,1REDUCE_GRAD,1STEP", ""), graph, groups, 0),
             "rank 0, action 1, 0STEP: STEP needs a REDUCE_GRAD before it: the stage shares a "
             "weight or has replicas");
