@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -165,6 +166,7 @@ TEST(CutSvg, ShortensNamesWithoutBreakingCharacters) {
 
 TEST(Page, RefusesOutputsThatWouldDestroyFiles) {
   const std::string page = TempPath("page.html"), missing = TempPath("no/such/page.html");
+  std::filesystem::remove(page);  // of a run before, with --gtest_repeat
   EXPECT_NO_THROW(CheckPageOutput(page, {TempPath("other")}, false));
   EXPECT_THROW(CheckPageOutput(missing, {}, true), Error);
   std::ofstream(page) << "";

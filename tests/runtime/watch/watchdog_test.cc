@@ -85,6 +85,7 @@ TEST(HasEnded, KnowsZombies) {
 
 TEST(ExplainEnd, IsTrueForTheFirstOfARun) {
   const std::string folder = TempPath("ended");
+  std::filesystem::remove_all(folder);  // of a run before, with --gtest_repeat
   std::filesystem::create_directories(folder);
   EXPECT_FALSE(EndIsExplained(folder, "a"));
   EXPECT_TRUE(ExplainEnd(folder, "a"));
