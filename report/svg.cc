@@ -42,7 +42,7 @@ std::string EscapeXml(std::string_view text) {
       out += "&gt;";
     else if (c == '"')
       out += "&quot;";
-    else if (static_cast<unsigned char>(c) < 0x20)
+    else if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r')
       out += "\xEF\xBF\xBD";
     else
       out += c;
