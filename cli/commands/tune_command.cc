@@ -79,7 +79,7 @@ int64_t SamplesOf(const Job& job) {
 std::string WhyMicrobatchStays(const Manifest& manifest, const Job& job) {
   for (const ModuleInfo& module : manifest.modules)
     for (const WeightInfo& weight : module.held)
-      if (weight.kind == "buffer" && weight.merge == "updates")
+      if (weight.kind == WeightKind::kBuffer && weight.merge == BufferMerge::kUpdates)
         return "the running statistics of " + weight.name + " depend on it";
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)

@@ -74,8 +74,8 @@ void KeepTrained(RunPlan& run, const std::string& where) {
     for (size_t w = 0; w < run.on_disk[m].size(); ++w) {
       if (!run.on_disk[m][w]) continue;
       const WeightInfo& weight = run.manifest.modules[m].held[w];
-      run.on_disk[m][w] = weight.kind == "parameter" && !weight.requires_grad;
-      if (weight.kind == "parameter")
+      run.on_disk[m][w] = weight.kind == WeightKind::kParameter && !weight.requires_grad;
+      if (weight.kind == WeightKind::kParameter)
         (weight.requires_grad ? trained : frozen)[run.conf.module_to_stage[m]] = true;
     }
   for (int stage : run.conf.offloaded_stages)

@@ -152,7 +152,7 @@ WeightBytes WeightBytesOf(const Session& session, int stage) {
       for (int64_t length : held[w].shape) size *= static_cast<double>(length);
       bytes.all += size;
       if (run.on_disk[m].empty() || !run.on_disk[m][w]) bytes.in_memory += size;
-      if (held[w].kind == "parameter" && held[w].requires_grad) bytes.trained += size;
+      if (held[w].kind == WeightKind::kParameter && held[w].requires_grad) bytes.trained += size;
     }
   }
   return bytes;

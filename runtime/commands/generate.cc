@@ -62,7 +62,7 @@ struct Inputs {
         role = kPositions;
       else if (value.name.find("token_type") != std::string::npos)
         role = kZeros;
-      else if (value.kind != "tensor" || !integer || ++tokens > 1)
+      else if (value.kind != ValueKind::kTensor || !integer || ++tokens > 1)
         throw Error("input \"" + value.name + "\"",
                     "generate does not know what to give it: it fills in tokens, attention_mask, "
                     "position_ids and token_type_ids");
@@ -250,7 +250,8 @@ class Generator : public Microbatches {
     if (static_cast<size_t>(options_.logits) >= outputs)
       throw Error("--logits", "the model has no output " + std::to_string(options_.logits));
     const ValueInfo& value = manifest_.values[manifest_.outputs[options_.logits]];
-    if (value.kind != "tensor") throw Error("output \"" + value.name + "\"", "is not a tensor");
+    if (value.kind != ValueKind::kTensor)
+      throw Error("output \"" + value.name + "\"", "is not a tensor");
     if (value.shape.empty()) return;
     const std::string& size = value.shape.back();
     if (size.find_first_not_of("0123456789") != std::string::npos) return;

@@ -52,7 +52,7 @@ at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at:
   at::Tensor tensor = file ? EmptyOn(device, weight.shape, type)
                            : at::zeros(weight.shape, at::device(device).dtype(type));
   if (file) ReadInto(*file, CheckedWeight(*file, weight), tensor);
-  if (weight.kind == "parameter" && weight.requires_grad) tensor.set_requires_grad(true);
+  if (weight.kind == WeightKind::kParameter && weight.requires_grad) tensor.set_requires_grad(true);
   return tensor;
 }
 
@@ -162,7 +162,7 @@ void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
       if (!alias || !alias->isWrite() || made->kind() != torch::jit::prim::GetAttr) continue;
       const std::string& name = made->s(torch::jit::attr::name);
       for (const WeightInfo& weight : info.held)
-        if (weight.name == name && weight.kind == "parameter" && weight.requires_grad)
+        if (weight.name == name && weight.kind == WeightKind::kParameter && weight.requires_grad)
           throw Error(LineOf(node, file),
                       std::string("torch.") + node->kind().toUnqualString() +
                           " writes in place to the parameter " + name + ", which is trained",
@@ -269,16 +269,16 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (size_t i = 0; i < types.size(); ++i) {
     const ValueInfo& value = manifest.values[info.outputs[i]];
     const c10::TypePtr& type = types[i];
-    const bool fits = value.kind == "tensor"  ? type->isSubtypeOf(*c10::TensorType::get())
-                      : value.kind == "int"   ? type->kind() == c10::TypeKind::IntType
-                      : value.kind == "float" ? type->kind() == c10::TypeKind::FloatType
-                      : value.kind == "bool"  ? type->kind() == c10::TypeKind::BoolType
-                                              : true;
+    const bool fits = value.kind == ValueKind::kTensor  ? type->isSubtypeOf(*c10::TensorType::get())
+                      : value.kind == ValueKind::kInt   ? type->kind() == c10::TypeKind::IntType
+                      : value.kind == ValueKind::kFloat ? type->kind() == c10::TypeKind::FloatType
+                      : value.kind == ValueKind::kBool  ? type->kind() == c10::TypeKind::BoolType
+                                                        : true;
     if (!fits)
       throw Error(last,
                   "forward returns " + type->annotation_str() + " as " + value.name +
-                      ", which manifest.json says is a " + value.kind,
-                  "return a " + value.kind);
+                      ", which manifest.json says is a " + ToText(value.kind),
+                  std::string("return a ") + ToText(value.kind));
   }
   for (const std::string& name : code.declared)
     if (name != "training" && name != "device" && !code.type->hasAttribute(name))
@@ -286,10 +286,10 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (const WeightInfo& weight : info.held) {
     if (!code.parameters || !code.declared.count(weight.name)) continue;
     const bool named = code.parameters->count(weight.name);
-    if (named != (weight.kind == "parameter"))
+    if (named != (weight.kind == WeightKind::kParameter))
       throw Error(file,
                   std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
-                      weight.name + "\", which is a " + weight.kind,
+                      weight.name + "\", which is a " + ToText(weight.kind),
                   "the list is not what decides what is trained: \"freeze\" in the job is, or "
                   "\"requires_grad\" in manifest.json");
   }
@@ -340,7 +340,8 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
       uses[node->s(torch::jit::attr::name)].push_back(node->output());
   std::vector<std::optional<double>> parts;
   for (const WeightInfo& weight : info.held)
-    parts.push_back(weight.kind == "buffer" ? KeptPart(uses[weight.name]) : std::nullopt);
+    parts.push_back(weight.kind == WeightKind::kBuffer ? KeptPart(uses[weight.name])
+                                                       : std::nullopt);
   return parts;
 }
 
@@ -413,7 +414,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.return_line = code.return_line;
   std::unique_ptr<SafetensorsFile> file;
   auto is_read = [&](const WeightInfo& weight) {
-    return weights == WeightSource::kFile || weight.kind == "constant" ||
+    return weights == WeightSource::kFile || weight.kind == WeightKind::kConstant ||
            (weights == WeightSource::kOther && !weight.persistent);
   };
   if (std::any_of(info.held.begin(), info.held.end(), is_read))
@@ -430,7 +431,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     else
       module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr, device));
     module.self->setAttr(weight.name, module.weights.back());
-    if (weight.kind == "buffer") module.buffers.push_back(w);
+    if (weight.kind == WeightKind::kBuffer) module.buffers.push_back(w);
   }
   module.self->setAttr("device", device);
   SetTraining(module, true);

@@ -4,14 +4,16 @@
 #include <vector>
 
 #include "formats/manifest.h"
+#include "plan/partition/io/mode.h"
 #include "plan/partition/io/profile_problem.h"
 #include "plan/partition/pipedream/optimizer.h"
 
 namespace pipewright {
 
 struct PartitionRequest {
-  std::string file, mode = "exact", output, memory, in_flight, objective = "bottleneck",
-                    schedule = "1f1b";
+  std::string file, output, memory, in_flight, schedule = "1f1b";
+  PartitionMode mode = PartitionMode::kExact;
+  PartitionObjective objective = PartitionObjective::kBottleneck;
   std::vector<int> machines;
   std::vector<double> bandwidths, speeds, links;
   std::vector<std::string> memories, together, shared;
