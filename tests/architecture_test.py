@@ -73,6 +73,15 @@ HOST_ONLY = {
     "runtime/stage/offload.cc": "weights on disk, which devices do not have yet",
     "runtime/stage/slot_memory.cc": "buffers for messages between ranks",
 }
+# Sources that contain the name of a schedule as a string.
+SCHEDULES_NAMED = {
+    "cli/commands/partition_command.cc": "values of --in-flight and --mode",
+    "formats/job.h": "the default of a job",
+    "plan/partition/io/mode.cc": "--mode pipedream",
+    "plan/schedules/table.cc": "the table of schedules",
+    "plan/schedules/table.h": "the schedules that runs default to",
+    "plan/search/zb_auto.cc": "the place of an error",
+}
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
 TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime", "check",
@@ -258,6 +267,22 @@ class Names(unittest.TestCase):
                     found[match[1] or match[2]].append(str(path))
         twice = {name: paths for name, paths in found.items() if len(paths) > 1}
         self.assertEqual(twice, {})
+
+
+class Schedules(unittest.TestCase):
+    def test_are_named_in_their_table_only(self):
+        """Other code asks for the columns of the table. SCHEDULES_NAMED lists the exceptions, and
+        nothing else."""
+        table = (ROOT / "plan/schedules/table.cc").read_text()
+        names = re.findall(r'\.name = "([^"]+)"', table)
+        self.assertGreater(len(names), 15)
+        named = re.compile(r'"(?:%s)"' % "|".join(map(re.escape, names)))
+        found = []
+        for path in sources():
+            code = re.sub(r"//[^\n]*", "", (ROOT / path).read_text())
+            if named.search(code):
+                found.append(str(path))
+        self.assertEqual(sorted(found), sorted(SCHEDULES_NAMED))
 
 
 class Devices(unittest.TestCase):

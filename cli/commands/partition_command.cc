@@ -379,7 +379,7 @@ void AddPartitionCommand(CLI::App& app) {
       ->check(CLI::IsMember(ScheduleNames()));
   app.add_option("--in-flight", r.in_flight,
                  "microbatches whose activations are held: as in 1f1b, as in gpipe, or one")
-      ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
+      ->check(CLI::IsMember({"1f1b", "gpipe", kOneInFlight}));
   app.add_option("--microbatches", r.microbatches, "microbatches per step")->check(AtLeast(1));
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state per byte of parameters (default: 2, as for Adam)")

@@ -183,7 +183,8 @@ PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph
     fixed.devices[0].memory_bytes =
         std::max(fixed.devices[0].memory_bytes, devices[c].memory_bytes);
   fixed.max_replicas = 1;
-  const StepOptions simple{step.schedule == "gpipe" ? "gpipe" : "1f1b", step.microbatches};
+  const bool known = OrderOf(step.schedule) != ScheduleOrder::kOther;
+  const StepOptions simple{known ? step.schedule : kDefaultSchedule, step.microbatches};
   PartitionResult best = SolvePartition(fixed, options);
   if (!best.feasible) return none;
   StepSearch search{fixed, simple, actions};

@@ -228,7 +228,7 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
     options.forward_only = forward_only, options.of_run = true;
     // Without a backward, all schedules are the same: each stage runs as soon as its input arrives.
     // But offloaded weights are to be loaded once for all microbatches.
-    std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
+    const char* sweep = offload.stages.empty() ? kForwardSchedule : kOffloadedForwardSchedule;
     try {
       plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
                           job.microbatches, graph.ranks_of, options);

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "plan/halves.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 
@@ -23,7 +24,7 @@ void Settle(Transport& transport) {
 Plan SmallPlan(const Session& session) {
   if (!session.run.conf.offloaded_stages.empty()) return session.run.plan;
   Job job = session.job;
-  job.schedule = "gpipe";
+  job.schedule = kForwardSchedule;
   job.plan.clear();
   size_t replicas = 1;
   for (const std::vector<int>& ranks : session.run.conf.stage_to_ranks)

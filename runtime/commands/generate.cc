@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/package/package_files.h"
+#include "plan/schedules/table.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
@@ -155,7 +156,7 @@ class Generator : public Microbatches {
     rows_ = inputs_->rows.Clamp((texts + parts - 1) / parts);
     parts = (texts + rows_ - 1) / rows_;
     session_.job.microbatches = static_cast<int>(parts);
-    session_.job.schedule = "gpipe";
+    session_.job.schedule = kForwardSchedule;
     session_.job.losses.clear();
     SessionOptions asked;
     asked.package = run_.package;

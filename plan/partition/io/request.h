@@ -7,11 +7,15 @@
 #include "plan/partition/io/mode.h"
 #include "plan/partition/io/profile_problem.h"
 #include "plan/partition/pipedream/optimizer.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 
+// A value of --in-flight; the others are names of schedules.
+inline constexpr char kOneInFlight[] = "one";
+
 struct PartitionRequest {
-  std::string file, output, memory, in_flight, schedule = "1f1b";
+  std::string file, output, memory, in_flight, schedule = kDefaultSchedule;
   PartitionMode mode = PartitionMode::kExact;
   PartitionObjective objective = PartitionObjective::kBottleneck;
   std::vector<int> machines;
