@@ -158,14 +158,7 @@ class Generator : public Microbatches {
     session_.job.microbatches = static_cast<int>(parts);
     session_.job.schedule = kForwardSchedule;
     session_.job.losses.clear();
-    SessionOptions asked;
-    asked.package = run_.package;
-    asked.conf = run_.conf;
-    asked.weights = run_.weights;
-    asked.device_map = run_.device_map;
-    asked.verify_files = run_.verify_files;
-    asked.training = false;
-    session_.Open(asked);
+    session_.Open(SessionOptionsOf(run_, false));
     session_.Load({this}, Agreed());
     session_.Start();
   }

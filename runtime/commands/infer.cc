@@ -206,13 +206,7 @@ std::unique_ptr<InputFile> Open(const RunOptions& options, Session& session) {
   session.job.microbatches = options.microbatches;
   session.job.schedule = kForwardSchedule;
   session.job.losses.clear();
-  SessionOptions asked;
-  asked.package = options.package;
-  asked.conf = options.conf;
-  asked.weights = options.weights;
-  asked.device_map = options.device_map;
-  asked.verify_files = options.verify_files;
-  asked.training = false;
+  SessionOptions asked = SessionOptionsOf(options, false);
   asked.outputs = options.outputs;
   session.Open(asked);
   std::unique_ptr<InputFile> input;
