@@ -14,6 +14,7 @@
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
 #include "base/files/read_file.h"
+#include "base/median.h"
 #include "base/size.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -63,12 +64,6 @@ std::string Milliseconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f ms", 1e3 * seconds);
   return text;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 int64_t SamplesOf(const Job& job) {

@@ -14,16 +14,6 @@
 
 namespace pipewright {
 
-// Returns the stage of each node; -1 if none, since `result` may have only a partition's last
-// stages.
-static std::vector<int> StageOfNode(const PartitionProblem& problem,
-                                    const PartitionResult& result) {
-  std::vector<int> stage_of(problem.nodes.size(), -1);
-  for (size_t s = 0; s < result.stages.size(); ++s)
-    for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
-  return stage_of;
-}
-
 // Returns the stages as a graph, and in `output` the one-way transfer time of each stage's values.
 static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult& result,
                           std::vector<double>& output) {
