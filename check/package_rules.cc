@@ -25,7 +25,7 @@ std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& r
 void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result) {
   // With a file of weights, only constants and non-persistent buffers are read from the package.
   auto is_read = [&](const WeightInfo& weight) {
-    return request.weights.empty() || weight.kind == "constant" || !weight.persistent;
+    return request.weights.empty() || weight.kind == WeightKind::kConstant || !weight.persistent;
   };
   for (const ModuleInfo& module : manifest.modules) {
     if (std::none_of(module.held.begin(), module.held.end(), is_read)) continue;

@@ -143,7 +143,8 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
       RunThreads(in_process, [&](Transport& transport) { work(options, transport); }, threads);
     } catch (const AgreedError& e) {
       std::fflush(nullptr);
-      std::fputs(e.Shown(Paint("pipewright-run", "error", STDERR_FILENO)).c_str(), stderr);
+      const std::string name = Paint("pipewright-run", MessageKind::kError, STDERR_FILENO);
+      std::fputs(e.Shown(name).c_str(), stderr);
       throw CLI::RuntimeError(kFailure);
     }
     return;

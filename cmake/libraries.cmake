@@ -59,7 +59,7 @@ pipewright_library(plan/partition BATCH 6
 pipewright_library(plan/partition/pipedream BATCH 6 USES base formats plan/partition/problem)
 pipewright_library(plan/partition/io BATCH 6
                    USES base base/files base/process formats formats/profile plan/partition
-                        plan/partition/pipedream plan/partition/problem)
+                        plan/partition/pipedream plan/partition/problem plan/schedules)
 pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
 pipewright_library(plan/placement/tree BATCH 8 USES base formats/torch formats/weights)
 pipewright_library(plan/placement BATCH 8 USES base base/files formats plan/placement/tree)
@@ -143,9 +143,9 @@ pipewright_library(runtime/reports TORCH BATCH 5
                         runtime/stage)
 pipewright_library(runtime/commands TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights plan
-                        plan/run plan/simulate runtime runtime/checkpoint runtime/cpu runtime/exec
-                        runtime/measure runtime/module runtime/recorded runtime/reports
-                        runtime/watch tensors)
+                        plan/run plan/schedules plan/simulate runtime runtime/checkpoint
+                        runtime/cpu runtime/exec runtime/measure runtime/module runtime/recorded
+                        runtime/reports runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
                    USES base base/files formats formats/package formats/profile formats/weights
                         plan plan/placement plan/run plan/simulate report runtime

@@ -4,11 +4,11 @@
 
 namespace pipewright {
 
-std::string CallText(const std::vector<ValueInfo>& inputs) {
+std::string CallText(const std::vector<CallArgument>& arguments) {
   std::vector<std::string> texts;
-  for (const ValueInfo& value : inputs) {
+  for (const CallArgument& value : arguments) {
     std::string text = value.name;
-    if (value.kind != "tensor") text += ": " + value.kind;
+    if (!value.type.empty()) text += ": " + value.type;
     if (!value.dtype.empty()) text += ": " + value.dtype + " [" + Join(value.shape, ", ") + "]";
     texts.push_back(text);
   }
@@ -16,14 +16,16 @@ std::string CallText(const std::vector<ValueInfo>& inputs) {
 }
 
 std::string CallText(const Manifest& manifest) {
-  std::vector<ValueInfo> inputs;
+  std::vector<CallArgument> arguments;
   bool recorded = false;
   for (int id : manifest.inputs) {
-    inputs.push_back(manifest.values[static_cast<size_t>(id)]);
-    recorded = recorded || !inputs.back().dtype.empty();
+    const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
+    const std::string type = value.kind == ValueKind::kTensor ? "" : ToText(value.kind);
+    arguments.push_back({value.name, type, value.dtype, value.shape});
+    recorded = recorded || !value.dtype.empty();
   }
   return (recorded ? "the model was exported for the call " : "the model takes ") +
-         CallText(inputs);
+         CallText(arguments);
 }
 
 }  // namespace pipewright

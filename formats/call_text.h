@@ -7,8 +7,15 @@
 
 namespace pipewright {
 
+struct CallArgument {
+  std::string name;
+  std::string type;  // other than a tensor: "int"; "" for tensors
+  std::string dtype;
+  std::vector<std::string> shape;
+};
+
 // Returns text such as "(x: float32 [s0, 4], n: int)", or "(x)" for a tensor of unknown type.
-std::string CallText(const std::vector<ValueInfo>& inputs);
+std::string CallText(const std::vector<CallArgument>& arguments);
 
 // Returns text such as "the model was exported for the call (x: float32 [s0, 4], mask: float32
 // [4])", or, for a TorchScript model without types and sizes, "the model takes (x, mask)".

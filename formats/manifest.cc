@@ -41,6 +41,15 @@ struct Reader {
       Fail(path + "." + key, "not expected here: " + value.dump().substr(0, 60));
     }
   }
+  // Reads a name with `from_text`, which returns nothing for an unknown one.
+  template <typename T>
+  T Choose(const Json& object, const char* key, const std::string& path,
+           std::optional<T> (*from_text)(const std::string&), const std::string& complaint) const {
+    const auto text = Get<std::string>(object, key, path);
+    const std::optional<T> choice = from_text(text);
+    if (!choice) Fail(path + "." + key, Quote(text) + complaint);
+    return *choice;
+  }
   const Json& List(const Json& object, const char* key, const std::string& path) const {
     const Json& value = At(object, key, path);
     if (!value.is_array()) Fail(path + "." + key, "a list is expected");
@@ -60,8 +69,8 @@ Json ShapeToJson(const std::vector<std::string>& shape) {
 
 Json ToJson(const ValueInfo& value) {
   Json out{{"name", value.name}};
-  if (value.kind != "tensor") out["kind"] = value.kind;
-  if (value.kind == "tensor") {
+  if (value.kind != ValueKind::kTensor) out["kind"] = ToText(value.kind);
+  if (value.kind == ValueKind::kTensor) {
     if (!value.dtype.empty()) {
       out["dtype"] = value.dtype;
       out["shape"] = ShapeToJson(value.shape);
@@ -79,8 +88,10 @@ ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& pat
             reader.file + ": " + path);
   ValueInfo value;
   value.name = reader.Get<std::string>(in, "name", path);
-  if (in.contains("kind")) value.kind = reader.Get<std::string>(in, "kind", path);
-  if (value.kind == "tensor") {
+  if (in.contains("kind"))
+    value.kind = reader.Choose(in, "kind", path, ValueKindFromText,
+                               " is not tensor, int, float, bool or none");
+  if (value.kind == ValueKind::kTensor) {
     if (in.contains("dtype") || in.contains("shape")) {
       value.dtype = reader.Get<std::string>(in, "dtype", path);
       for (const Json& d : reader.List(in, "shape", path))
@@ -96,17 +107,17 @@ ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& pat
 
 Json ToJson(const WeightInfo& weight) {
   Json out{{"name", weight.name},
-           {"kind", weight.kind},
+           {"kind", ToText(weight.kind)},
            {"dtype", weight.dtype},
            {"shape", weight.shape}};
-  if (weight.kind == "parameter") {
+  if (weight.kind == WeightKind::kParameter) {
     out["requires_grad"] = weight.requires_grad;
     if (weight.place >= 0) out["place"] = weight.place;
   }
-  if (weight.kind == "buffer") {
+  if (weight.kind == WeightKind::kBuffer) {
     out["persistent"] = weight.persistent;
     out["replicas"] = "first";  // files hold the state of a stage's first replica
-    out["merge"] = weight.merge;
+    out["merge"] = ToText(weight.merge);
   }
   return out;
 }
@@ -118,27 +129,25 @@ WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& p
             reader.file + ": " + path);
   WeightInfo weight;
   weight.name = reader.Get<std::string>(in, "name", path);
-  weight.kind = reader.Get<std::string>(in, "kind", path);
-  if (weight.kind != "parameter" && weight.kind != "buffer" && weight.kind != "constant")
-    reader.Fail(path + ".kind", "\"" + weight.kind + "\" is not parameter, buffer or constant");
+  weight.kind = reader.Choose(in, "kind", path, WeightKindFromText,
+                              " is not parameter, buffer or constant");
   weight.dtype = reader.Get<std::string>(in, "dtype", path);
   weight.shape = reader.Get<std::vector<int64_t>>(in, "shape", path);
-  if (weight.kind == "parameter")
+  if (weight.kind == WeightKind::kParameter)
     weight.requires_grad = reader.Get<bool>(in, "requires_grad", path);
   if (in.contains("place")) weight.place = reader.Get<int>(in, "place", path);
   if (in.contains("replicas") && in["replicas"] != "first")
     reader.Fail(path + ".replicas",
                 in["replicas"].dump() + " is not \"first\", the replica whose buffers files keep");
   if (in.contains("merge")) {
-    weight.merge = reader.Get<std::string>(in, "merge", path);
-    static const std::vector<std::string> rules = {"updates", "sum", "mean", "none"};
-    if (weight.kind != "buffer" ||
-        std::find(rules.begin(), rules.end(), weight.merge) == rules.end())
-      reader.Fail(path + ".merge",
-                  Quote(weight.merge) + " is not a rule for buffers: " + Join(rules, ", "));
+    const std::string rules = " is not a rule for buffers: updates, sum, mean, none";
+    weight.merge = reader.Choose(in, "merge", path, BufferMergeFromText, rules);
+    if (weight.kind != WeightKind::kBuffer)
+      reader.Fail(path + ".merge", Quote(ToText(weight.merge)) + rules);
   }
-  weight.persistent = weight.kind == "parameter" ||
-                      (weight.kind == "buffer" && reader.Get<bool>(in, "persistent", path));
+  weight.persistent =
+      weight.kind == WeightKind::kParameter ||
+      (weight.kind == WeightKind::kBuffer && reader.Get<bool>(in, "persistent", path));
   return weight;
 }
 
@@ -234,6 +243,50 @@ bool IsZip(const std::string& path) {
 }
 
 }  // namespace
+
+const char* ToText(ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kTensor:
+      return "tensor";
+    case ValueKind::kInt:
+      return "int";
+    case ValueKind::kFloat:
+      return "float";
+    case ValueKind::kBool:
+      return "bool";
+    case ValueKind::kNone:
+      return "none";
+  }
+  return "";
+}
+
+std::optional<ValueKind> ValueKindFromText(const std::string& text) {
+  for (ValueKind kind : {ValueKind::kTensor, ValueKind::kInt, ValueKind::kFloat, ValueKind::kBool,
+                         ValueKind::kNone})
+    if (text == ToText(kind)) return kind;
+  return std::nullopt;
+}
+
+const char* ToText(BufferMerge merge) {
+  switch (merge) {
+    case BufferMerge::kUpdates:
+      return "updates";
+    case BufferMerge::kSum:
+      return "sum";
+    case BufferMerge::kMean:
+      return "mean";
+    case BufferMerge::kNone:
+      return "none";
+  }
+  return "";
+}
+
+std::optional<BufferMerge> BufferMergeFromText(const std::string& text) {
+  for (BufferMerge merge :
+       {BufferMerge::kUpdates, BufferMerge::kSum, BufferMerge::kMean, BufferMerge::kNone})
+    if (text == ToText(merge)) return merge;
+  return std::nullopt;
+}
 
 Manifest ReadManifest(const std::string& package) {
   const std::string file = package + "/manifest.json";
@@ -452,7 +505,7 @@ std::vector<std::string> OutputsWithout(const Manifest& manifest, int input) {
 bool Trained(const Manifest& manifest, const SharedWeight& weight) {
   for (const SharedWeight::Holder& holder : weight.holders)
     for (const WeightInfo& info : manifest.modules[holder.module].held)
-      if (info.name == holder.name && !(info.kind == "parameter" && info.requires_grad))
+      if (info.name == holder.name && !(info.kind == WeightKind::kParameter && info.requires_grad))
         return false;
   return true;
 }

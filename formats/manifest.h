@@ -3,21 +3,41 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/weight_kind.h"
 #include "formats/conf.h"
 #include "plan/plan.h"
 
 namespace pipewright {
 
+enum class ValueKind { kTensor, kInt, kFloat, kBool, kNone };
+
+// The names in manifests and messages: "tensor", "int", "float", "bool", "none".
+const char* ToText(ValueKind kind);
+std::optional<ValueKind> ValueKindFromText(const std::string& text);
+
+// The way a job merges the replicas' copies of a buffer.
+enum class BufferMerge {
+  kUpdates,  // running statistics: applies each microbatch's update, in the microbatches' order
+  kSum,      // adds the replicas' counts
+  kMean,     // weights each replica by its microbatches
+  kNone,
+};
+
+// The names in manifests: "updates", "sum", "mean", "none".
+const char* ToText(BufferMerge merge);
+std::optional<BufferMerge> BufferMergeFromText(const std::string& text);
+
 // A tensor or scalar that leaves a module (or is an input of the model) and enters others.
 struct ValueInfo {
-  std::string name;             // unique among values; also the name in the modules' code
-  std::string kind = "tensor";  // tensor, int, float, bool, none
-  std::string dtype;            // torch's name: float32, int64, ...; empty for scalars, and if the
-                                // model file does not say (TorchScript): then shape is empty too
+  std::string name;  // unique among values; also the name in the modules' code
+  ValueKind kind = ValueKind::kTensor;
+  std::string dtype;  // torch's name: float32, int64, ...; empty for scalars, and if the model file
+                      // does not say (TorchScript): then shape is empty too
   std::vector<std::string>
       shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
   bool gradient = false;       // a gradient flows back along it
@@ -27,8 +47,8 @@ struct ValueInfo {
 };
 
 struct WeightInfo {
-  std::string name;                // as in the module's code and its weight file
-  std::string kind = "parameter";  // parameter, buffer, constant
+  std::string name;  // as in the module's code and its weight file
+  WeightKind kind = WeightKind::kParameter;
   std::string dtype;
   std::vector<int64_t> shape;
   bool requires_grad = false;  // parameters only: false if frozen
@@ -36,10 +56,7 @@ struct WeightInfo {
   // Parameters: the index in model.parameters(). -1: the package was compiled before this was
   // recorded.
   int place = -1;
-  // Buffers: the way a job merges the replicas' copies: "updates" (running statistics: applies each
-  // microbatch's update, in the order of the microbatches), "sum" (adds the replicas' counts),
-  // "mean" (weights each replica by its microbatches), "none".
-  std::string merge = "mean";
+  BufferMerge merge = BufferMerge::kMean;  // of buffers
 };
 
 // The inputs and parameters of a module that have a gradient, but get none from a given output.

@@ -246,7 +246,7 @@ static void CheckPatterns(const Manifest& manifest, const std::vector<std::strin
   std::vector<std::string> names;
   for (const ModuleInfo& module : manifest.modules)
     for (const WeightInfo& info : module.held)
-      if (info.kind == "parameter")
+      if (info.kind == WeightKind::kParameter)
         for (const std::string& name : NamesOf(manifest, info.name)) names.push_back(name);
   for (const std::string& pattern : patterns)
     if (!MatchesAny({pattern}, names))

@@ -26,7 +26,7 @@ static bool CountsBatches(const Model& model, const Node* node) {
   for (size_t i = 0; i < model.weights.size(); ++i) {
     if (model.weight_input(i) != node->input(0)) continue;
     const std::string& name = model.weights[i].names[0];
-    return model.weights[i].kind == "buffer" && name.ends_with("num_batches_tracked");
+    return model.weights[i].kind == WeightKind::kBuffer && name.ends_with("num_batches_tracked");
   }
   return false;
 }

@@ -30,6 +30,15 @@ std::string Milliseconds(double seconds) {
 
 std::string StageText(int stage) { return stage < 0 ? "-" : std::to_string(stage); }
 
+std::string TypeText(const ValueInfo& value) {
+  return value.dtype.empty() ? ToText(value.kind) : value.dtype;
+}
+
+std::string KindText(const WeightInfo& weight) {
+  const bool frozen = weight.kind == WeightKind::kParameter && !weight.requires_grad;
+  return frozen ? "frozen" : ToText(weight.kind);
+}
+
 std::string Covers(const ModuleInfo& module) {
   return module.covers.empty() ? "-" : Join(module.covers, " ");
 }
@@ -122,8 +131,8 @@ std::string CrossingsTable(const PackageView& view) {
   for (const Crossing& crossing : CrossingsOf(view)) {
     const ValueInfo& value = view.manifest.values[static_cast<size_t>(crossing.value)];
     rows.push_back({value.name, std::to_string(crossing.from), Numbers(crossing.to),
-                    value.dtype.empty() ? value.kind : value.dtype, ValueShapeText(value),
-                    BytesText(view, crossing.value), value.gradient ? "yes" : "no"});
+                    TypeText(value), ValueShapeText(value), BytesText(view, crossing.value),
+                    value.gradient ? "yes" : "no"});
   }
   return rows.size() == 1 ? "none\n" : FormatTable(rows);
 }
@@ -144,7 +153,7 @@ Json OrNull(const std::optional<int64_t>& number) { return number ? Json(*number
 Json ValueJson(const PackageView& view, int number) {
   const ValueInfo& value = view.manifest.values[static_cast<size_t>(number)];
   return {{"name", value.name},
-          {"kind", value.kind},
+          {"kind", ToText(value.kind)},
           {"dtype", value.dtype},
           {"shape", value.shape},
           {"bytes", OrNull(ValueBytes(view, number))},
@@ -196,7 +205,7 @@ Json ModuleJson(const PackageView& view, int number) {
   for (int value : module.outputs) json["outputs"].push_back(ValueJson(view, value));
   for (const WeightInfo& weight : module.held)
     json["weights"].push_back({{"name", weight.name},
-                               {"kind", weight.kind},
+                               {"kind", ToText(weight.kind)},
                                {"dtype", weight.dtype},
                                {"shape", weight.shape},
                                {"bytes", BytesOf(weight)},
@@ -244,8 +253,8 @@ static std::string ValuesTable(const PackageView& view, const std::vector<int>& 
     if (outputs)
       other = value.consumers.empty() ? "the model's output"
                                       : "modules " + Numbers(value.consumers);
-    rows.push_back({value.name, other, value.dtype.empty() ? value.kind : value.dtype,
-                    ValueShapeText(value), BytesText(view, number)});
+    rows.push_back(
+        {value.name, other, TypeText(value), ValueShapeText(value), BytesText(view, number)});
   }
   return FormatTable(rows);
 }
@@ -272,9 +281,8 @@ std::string ModuleText(const PackageView& view, int number) {
   if (module.held.empty()) return text;
   Rows held = {{"weight", "kind", "dtype", "shape", "size"}};
   for (const WeightInfo& weight : module.held)
-    held.push_back({weight.name,
-                    weight.kind == "parameter" && !weight.requires_grad ? "frozen" : weight.kind,
-                    weight.dtype, ShapeText(weight.shape), SizeText(BytesOf(weight))});
+    held.push_back({weight.name, KindText(weight), weight.dtype, ShapeText(weight.shape),
+                    SizeText(BytesOf(weight))});
   return text + "\n" + FormatTable(held);
 }
 
@@ -290,7 +298,7 @@ std::vector<FoundName> FindInPackage(const PackageView& view, const std::string&
     add("module", module.name, number, module.code);
     for (const std::string& name : module.covers) add("submodule", name, number, module.code);
     for (const WeightInfo& weight : module.held)
-      add(weight.kind, weight.name, number, module.weights);
+      add(ToText(weight.kind), weight.name, number, module.weights);
   }
   for (const ValueInfo& value : view.manifest.values)
     add("value", value.name, value.producer,

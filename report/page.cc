@@ -237,7 +237,7 @@ void CheckPageOutput(const std::string& path, const std::vector<std::string>& re
   const std::string there = ReadFile(path);
   if (!there.empty() && there.substr(0, 200).find(kMark) == std::string::npos)
     throw Error(path, "already exists, and is not a page of an earlier report",
-                "name another file, or remove it");
+                "name another file, or replace it with --force");
 }
 
 std::string WritePage(const std::string& path, const PageInput& input) {

@@ -81,7 +81,7 @@ std::optional<int64_t> ValueBytes(const PackageView& view, int value) {
     for (const ProfileValue& measured : view.profile->values)
       if (measured.name == info.name) return static_cast<int64_t>(measured.bytes);
   const Dtype* dtype = FindDtype(info.dtype);
-  if (info.kind != "tensor" || !dtype) return std::nullopt;
+  if (info.kind != ValueKind::kTensor || !dtype) return std::nullopt;
   std::vector<int64_t> shape;
   for (const std::string& size : info.shape) {
     int64_t number = 0;
@@ -101,7 +101,7 @@ int64_t ElementsOf(const WeightInfo& weight) {
 ModuleSize SizeOf(const ModuleInfo& module) {
   ModuleSize size;
   for (const WeightInfo& weight : module.held) {
-    if (weight.kind == "parameter") size.parameters += ElementsOf(weight);
+    if (weight.kind == WeightKind::kParameter) size.parameters += ElementsOf(weight);
     size.bytes += BytesOf(weight);
   }
   return size;

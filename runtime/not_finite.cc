@@ -76,7 +76,7 @@ void AddWeight(const Session& session, std::vector<Finding>& found) {
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const int module = static_cast<int>(m);
       const WeightInfo& info = manifest.modules[m].held[w];
-      if (info.kind != "parameter" || !session.stages->Holds(module)) continue;
+      if (info.kind != WeightKind::kParameter || !session.stages->Holds(module)) continue;
       const at::Tensor weight = session.stages->Weight(module, info.name);
       const std::string what = NotFinite(weight);
       if (what.empty()) continue;

@@ -254,7 +254,7 @@ void RestoreOwnBuffers(const Files& files, Session& session) {
     const Shard* own = &file->second;
     for (const WeightInfo& info : manifest.modules[m].held) {
       const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
-      if (info.kind != "buffer" || !buffer) continue;
+      if (info.kind != WeightKind::kBuffer || !buffer) continue;
       at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
       CopyInto(*own, *buffer, to);
       to.unsafeGetTensorImpl()->bump_version();
@@ -279,7 +279,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
       int module = static_cast<int>(m);
-      if (info.kind == "constant") continue;
+      if (info.kind == WeightKind::kConstant) continue;
       if (!session.stages->Holds(module)) continue;
       at::Tensor weight = session.stages->Weight(module, info.name);
       std::string name = KeptName(manifest, info.name);
@@ -305,7 +305,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         CopyInto(*state, *buffer, weight);
         weight.unsafeGetTensorImpl()->bump_version();  // marks it as different from the package's
       }
-      if (info.kind != "parameter") continue;
+      if (info.kind != WeightKind::kParameter) continue;
       RestoreOptimizer(state, name, module, w, session);
     }
   RestoreOwnBuffers(files, session);

@@ -429,21 +429,28 @@ void Session::SaveGradients(const std::string& path) {
 
 std::string DescribeBodies(const Session& session) {
   std::vector<std::string> mine(session.run.manifest.modules.size());
-  for (const auto& [module, state] : session.stages->Bodies())
+  std::vector<bool> mine_asked(mine.size());  // the module's body is autograd, as was asked for
+  for (const auto& [module, state] : session.stages->Bodies()) {
     mine[static_cast<size_t>(module)] =
         state.lists ? "lists of operations" : "autograd (" + state.refusal + ")";
+    mine_asked[static_cast<size_t>(module)] = state.asked;
+  }
   std::vector<std::string> bodies(mine.size());
+  std::vector<bool> autograd_asked(mine.size());
   // The environment variable need not be the same on all hosts.
   bool asked = false;
-  const Json own = {{"asked", BodyAskedFor(session.job.body).has_value()}, {"bodies", mine}};
+  const Json own = {{"asked", BodyAskedFor(session.job.body).has_value()}, {"bodies", mine},
+                    {"autograd", mine_asked}};
   for (const std::string& text : session.transport.AllGather(own.dump())) {
     const Json of_rank = Json::parse(text);
     asked = asked || of_rank["asked"].get<bool>();
-    for (size_t m = 0; m < bodies.size(); ++m)
-      if (bodies[m].empty()) bodies[m] = of_rank["bodies"][m].get<std::string>();
+    for (size_t m = 0; m < bodies.size(); ++m) {
+      if (!bodies[m].empty()) continue;
+      bodies[m] = of_rank["bodies"][m].get<std::string>();
+      autograd_asked[m] = of_rank["autograd"][m].get<bool>();
+    }
   }
-  if (!asked || std::all_of(bodies.begin(), bodies.end(),
-                  [](const std::string& body) { return body == "autograd (asked for)"; }))
+  if (!asked || std::all_of(autograd_asked.begin(), autograd_asked.end(), [](bool b) { return b; }))
     return "";
   std::vector<std::string> parts;
   for (size_t m = 0; m < bodies.size();) {

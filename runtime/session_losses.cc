@@ -38,7 +38,7 @@ void CheckLosses(Session& session, bool training) {
       throw Error(where, "the model has no output " + std::to_string(loss.output),
                   "its outputs: " + Join(names, ", "));
     const ValueInfo& value = manifest.values[manifest.outputs[loss.output]];
-    if (value.kind != "tensor" || value.producer < 0)
+    if (value.kind != ValueKind::kTensor || value.producer < 0)
       throw Error(where, "output " + std::to_string(loss.output) +
                              " is not a tensor that the model computes");
     // The number of classes is fixed; a dynamic size may equal it only by chance.

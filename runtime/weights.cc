@@ -35,7 +35,9 @@ std::map<std::string, Source> Sources(const Manifest& manifest, bool gradients) 
   std::map<std::string, Source> sources;
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (const WeightInfo& info : manifest.modules[m].held) {
-      if (gradients ? !info.requires_grad : info.kind == "constant" || !info.persistent) continue;
+      if (gradients ? !info.requires_grad
+                    : info.kind == WeightKind::kConstant || !info.persistent)
+        continue;
       sources.emplace(KeptName(manifest, info.name), Source{0, static_cast<int>(m), &info});
     }
   int tag = 0;
@@ -118,8 +120,8 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 }
 
 bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const WeightInfo& weight) {
-  if (weight.kind == "constant" || !weight.persistent) return false;
-  const bool left_out = weight.kind == "buffer" && !checkpoint.Find(weight.name) &&
+  if (weight.kind == WeightKind::kConstant || !weight.persistent) return false;
+  const bool left_out = weight.kind == WeightKind::kBuffer && !checkpoint.Find(weight.name) &&
                         !checkpoint.Find(KeptName(manifest, weight.name)) &&
                         checkpoint.metadata.count(weight.name) > 0;
   return !left_out;  // forward makes it from the other tensor
@@ -135,7 +137,7 @@ void LoadPackageWeights(const std::string& package, const Manifest& manifest, To
     for (size_t w = 0; w < module.held.size(); ++w) {
       const WeightInfo& info = module.held[w];
       // The others were read with the module's code, or stay on disk.
-      if (info.kind == "constant" || !info.persistent || on_disk[m][w]) continue;
+      if (info.kind == WeightKind::kConstant || !info.persistent || on_disk[m][w]) continue;
       const at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!read.insert(MemoryOf(weight)).second) continue;
       if (!file) file.emplace(PackageFile(package, module.weights));
@@ -192,7 +194,7 @@ void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchSt
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     if (conf.stage_to_ranks[conf.module_to_stage[m]].size() < 2) continue;
     for (const WeightInfo& info : manifest.modules[m].held)
-      if (info.kind == "parameter")
+      if (info.kind == WeightKind::kParameter)
         all_copies.push_back({"weight \"" + info.name + "\"", {{static_cast<int>(m), info.name}}});
   }
   std::erase_if(all_copies, [&](const Copies& copies) {

@@ -87,6 +87,16 @@ OVERLOADS = {
     "Describe": "text for reports",
     "Extents": "names and places of tensors",
     "SizeText": "a number of bytes as text",
+    "ToText": "the name of an enumerator, or the text of an action",
+}
+# Sources that contain the name of a schedule as a string.
+SCHEDULES_NAMED = {
+    "cli/commands/partition_command.cc": "values of --in-flight and --mode",
+    "formats/job.h": "the default of a job",
+    "plan/partition/io/mode.cc": "--mode pipedream",
+    "plan/schedules/table.cc": "the table of schedules",
+    "plan/schedules/table.h": "the schedules that runs default to",
+    "plan/search/zb_auto.cc": "the place of an error",
 }
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
@@ -292,6 +302,22 @@ class Names(unittest.TestCase):
         twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
         self.assertEqual({name: paths for name, paths in twice.items() if name not in OVERLOADS}, {})
         self.assertEqual(sorted(set(OVERLOADS) - set(twice)), [], "exceptions that nothing needs")
+
+
+class Schedules(unittest.TestCase):
+    def test_are_named_in_their_table_only(self):
+        """Other code asks for the columns of the table. SCHEDULES_NAMED lists the exceptions, and
+        nothing else."""
+        table = (ROOT / "plan/schedules/table.cc").read_text()
+        names = re.findall(r'\.name = "([^"]+)"', table)
+        self.assertGreater(len(names), 15)
+        named = re.compile(r'"(?:%s)"' % "|".join(map(re.escape, names)))
+        found = []
+        for path in sources():
+            code = re.sub(r"//[^\n]*", "", (ROOT / path).read_text())
+            if named.search(code):
+                found.append(str(path))
+        self.assertEqual(sorted(found), sorted(SCHEDULES_NAMED))
 
 
 class Devices(unittest.TestCase):

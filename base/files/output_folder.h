@@ -1,4 +1,5 @@
-// Writes the output folders of `pipewright partition -o` and `codegen -o`, also repeatedly.
+// Writes the output folders of `pipewright partition -o`, `codegen -o` and `tune -o`, also
+// repeatedly.
 #pragma once
 #include <map>
 #include <string>

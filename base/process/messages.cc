@@ -30,20 +30,28 @@ void SetColor(Color color) { g_color = color; }
 
 void OfferColors() { setenv(kColor, ShowsColors(STDERR_FILENO) ? "always" : "never", 1); }
 
-std::string Paint(const std::string& text, const std::string& kind, int stream) {
+const char* ToText(MessageKind kind) {
+  return kind == MessageKind::kError     ? "error"
+         : kind == MessageKind::kWarning ? "warning"
+                                         : "note";
+}
+
+std::string Paint(const std::string& text, MessageKind kind, int stream) {
   if (!ShowsColors(stream)) return text;
-  const char* code = kind == "error" ? "31" : kind == "warning" ? "33" : "36";
+  const char* code = kind == MessageKind::kError     ? "31"
+                     : kind == MessageKind::kWarning ? "33"
+                                                     : "36";
   return "\033[1;" + std::string(code) + "m" + text + "\033[0m";
 }
 
 void SetMessagePrefix(const std::string& prefix) { g_prefix = prefix; }
 
-static void Print(const std::string& kind, const std::string& text) {
+static void Print(MessageKind kind, const std::string& text) {
   std::fprintf(stderr, "%s%s%s: %s\n", BeforeMessage(), g_prefix.c_str(),
-               Paint(kind, kind, STDERR_FILENO).c_str(), text.c_str());
+               Paint(ToText(kind), kind, STDERR_FILENO).c_str(), text.c_str());
 }
 
-void PrintNote(const std::string& text) { Print("note", text); }
-void PrintWarning(const std::string& text) { Print("warning", text); }
+void PrintNote(const std::string& text) { Print(MessageKind::kNote, text); }
+void PrintWarning(const std::string& text) { Print(MessageKind::kWarning, text); }
 
 }  // namespace pipewright

@@ -16,10 +16,10 @@ namespace pipewright {
 
 namespace {
 
-const char* NameOf(Severity severity) {
-  return severity == Severity::kError     ? "error"
-         : severity == Severity::kWarning ? "warning"
-                                          : "note";
+MessageKind KindOf(Severity severity) {
+  return severity == Severity::kError     ? MessageKind::kError
+         : severity == Severity::kWarning ? MessageKind::kWarning
+                                          : MessageKind::kNote;
 }
 
 void PrintText(const CheckRequest& request, const CheckResult& result) {
@@ -27,7 +27,8 @@ void PrintText(const CheckRequest& request, const CheckResult& result) {
   if (result.ranks > 0) std::cout << ", " << Counted(result.ranks, "rank");
   std::cout << "\n";
   for (const Finding& finding : result.findings)
-    std::cout << Paint(NameOf(finding.severity), NameOf(finding.severity), 1) << " [" << finding.rule << "] " << finding.text << "\n";
+    std::cout << Paint(ToText(KindOf(finding.severity)), KindOf(finding.severity), 1) << " ["
+              << finding.rule << "] " << finding.text << "\n";
   for (size_t i = 0; i < result.not_checked.size(); ++i) {
     const NotChecked& skipped = result.not_checked[i];
     std::cout << (i == 0 || result.not_checked[i - 1].why != skipped.why ? "not checked [" : "")
@@ -43,7 +44,7 @@ void PrintText(const CheckRequest& request, const CheckResult& result) {
 void PrintJson(const CheckResult& result) {
   Json findings = Json::array(), skipped = Json::array();
   for (const Finding& finding : result.findings) {
-    Json entry = {{"rule", finding.rule}, {"severity", NameOf(finding.severity)},
+    Json entry = {{"rule", finding.rule}, {"severity", ToText(KindOf(finding.severity))},
                   {"text", Json::parse(Quote(finding.text))}};  // file names may contain any bytes
     if (finding.line > 0) entry["line"] = finding.line;
     if (finding.column > 0) entry["column"] = finding.column;

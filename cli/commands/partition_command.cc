@@ -261,16 +261,16 @@ static void Partition(const PartitionRequest& request) {
   PartitionInput input = ReadInput(request);
   PartitionReport report;
   std::string explanation;
-  if (request.mode == "pipedream") {
+  if (request.mode == PartitionMode::kPipeDream) {
     report = LikePipeDream(request, input);
     report.seconds = seconds();
   } else {
     ProfileProblem profile;
     PartitionProblem problem = MakeProblem(input, request, profile);
     SolveOptions options;
-    options.exact = request.mode == "exact";
+    options.exact = request.mode == PartitionMode::kExact;
     options.max_seconds = request.time_limit;
-    bool step = request.objective == "step";
+    const bool step = request.objective == PartitionObjective::kStep;
     if (options.exact && !step && request.time_limit < kInfinity)
       options.improve_seconds = request.time_limit;
     if (step && request.microbatches == 1 << 30)
@@ -356,8 +356,9 @@ void AddPartitionCommand(CLI::App& app) {
          "a package, a profile (JSON or PipeDream's graph text), or an instance of Tarnawski "
          "et al.")
       ->required();
-  app.add_option("--mode", r.mode,
-                 "exact (default): the best cut; fast: close to it; pipedream: PipeDream's cut")
+  app.add_option_function<std::string>(
+         "--mode", [&r](const std::string& text) { r.mode = PartitionModeFromText(text); },
+         "exact (default): the best cut; fast: close to it; pipedream: PipeDream's cut")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
   app.add_option("--stages", r.stages, "number of stages (default: whichever is best)")
       ->check(AtLeast(1, 1 << 20));
@@ -368,15 +369,17 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--shared", r.shared,
                  "nodes that share a weight, and exchange its gradient if in different stages: a,b "
                  "(repeatable)");
-  app.add_option("--objective", r.objective,
-                 "time to minimize: that of the slowest stage (bottleneck, the default), or of a "
-                 "simulated step of --schedule (step)")
+  app.add_option_function<std::string>(
+         "--objective",
+         [&r](const std::string& text) { r.objective = PartitionObjectiveFromText(text); },
+         "time to minimize: that of the slowest stage (bottleneck, the default), or of a "
+         "simulated step of --schedule (step)")
       ->check(CLI::IsMember({"bottleneck", "step"}));
   app.add_option("--schedule", r.schedule, "schedule for --objective step (default: 1f1b)")
       ->check(CLI::IsMember(ScheduleNames()));
   app.add_option("--in-flight", r.in_flight,
                  "microbatches whose activations are held: as in 1f1b, as in gpipe, or one")
-      ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
+      ->check(CLI::IsMember({"1f1b", "gpipe", kOneInFlight}));
   app.add_option("--microbatches", r.microbatches, "microbatches per step")->check(AtLeast(1));
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state per byte of parameters (default: 2, as for Adam)")

@@ -28,7 +28,7 @@ namespace pipewright {
 namespace {
 
 struct PlaceRequest {
-  std::string model, dtype, check, output, conf, activations = "0";
+  std::string model, policy = "auto", dtype, check, output, conf, activations = "0";
   std::vector<std::string> max_memory, no_split, special_dtypes;
   PlaceOptions place;
   std::string compat;
@@ -206,6 +206,7 @@ void Run(PlaceRequest options) {
 
   options.place.budgets = BudgetsOf(options);
   options.place.activations = ParseSize(options.activations, "--activations");
+  options.place.policy = PlacePolicyFromText(options.policy);
   options.place.compat_accelerate = options.compat == "accelerate";
   std::optional<Manifest> manifest;
   if (IsPackage(options.model)) manifest = ReadManifest(options.model);
@@ -247,7 +248,7 @@ void AddPlaceCommand(CLI::App& app) {
   app.add_option("--max-memory", options.max_memory,
                  "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's free RAM)")
       ->allow_extra_args(false);
-  app.add_option("--policy", place.policy,
+  app.add_option("--policy", options.policy,
                  "policy: auto, balanced, balanced_low_0, sequential or optimal")
       ->capture_default_str();
   app.add_option("--no-split", options.no_split, "module classes to keep whole: Block,...")

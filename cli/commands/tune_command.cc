@@ -14,6 +14,7 @@
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
 #include "base/files/read_file.h"
+#include "base/median.h"
 #include "base/size.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -65,12 +66,6 @@ std::string Milliseconds(double seconds) {
   return text;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
 }
@@ -79,7 +74,7 @@ int64_t SamplesOf(const Job& job) {
 std::string WhyMicrobatchStays(const Manifest& manifest, const Job& job) {
   for (const ModuleInfo& module : manifest.modules)
     for (const WeightInfo& weight : module.held)
-      if (weight.kind == "buffer" && weight.merge == "updates")
+      if (weight.kind == WeightKind::kBuffer && weight.merge == BufferMerge::kUpdates)
         return "the running statistics of " + weight.name + " depend on it";
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)

@@ -12,22 +12,22 @@ namespace pipewright {
 
 using torch::jit::Value;
 
-static std::string KindOf(const Model& model, const Value* value) {
+static ValueKind KindOf(const Model& model, const Value* value) {
   if (MayBeUnset(value))
     throw Error(model.file + ": value " + value->debugName() + ", " + Origin(value->node()),
                 "has no value if the model returns early, so it cannot leave a module",
                 "cut before the lines that return early, or after the code that uses the value");
   switch (value->type()->kind()) {
     case c10::TypeKind::TensorType:
-      return "tensor";
+      return ValueKind::kTensor;
     case c10::TypeKind::IntType:
-      return "int";
+      return ValueKind::kInt;
     case c10::TypeKind::FloatType:
-      return "float";
+      return ValueKind::kFloat;
     case c10::TypeKind::BoolType:
-      return "bool";
+      return ValueKind::kBool;
     case c10::TypeKind::NoneType:
-      return "none";
+      return ValueKind::kNone;
     default:
       throw Error(model.file + ": value " + value->debugName() + ", " + Origin(value->node()),
                   "is a " + value->type()->str() + ", which cannot leave a module",
@@ -36,11 +36,11 @@ static std::string KindOf(const Model& model, const Value* value) {
 }
 
 // Returns WeightInfo::merge.
-static std::string MergeRule(const Model& model, size_t index) {
+static BufferMerge MergeRule(const Model& model, size_t index) {
   const at::ScalarType type = model.weights[index].dtype;
-  if (type == at::kBool) return "none";
-  if (at::isIntegralType(type, /*includeBool=*/false)) return "sum";
-  return KeptPart({model.weight_input(index)}) ? "updates" : "mean";
+  if (type == at::kBool) return BufferMerge::kNone;
+  if (at::isIntegralType(type, /*includeBool=*/false)) return BufferMerge::kSum;
+  return KeptPart({model.weight_input(index)}) ? BufferMerge::kUpdates : BufferMerge::kMean;
 }
 
 // Returns the name of the weight that transmit_shared sends as this value, or "".
@@ -87,9 +87,9 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     info.kind = KindOf(model, value);
     info.producer = producer;
     const ValueMeta* meta = model.MetaOf(value);
-    if (info.kind == "tensor" && meta && !meta->cast)
+    if (info.kind == ValueKind::kTensor && meta && !meta->cast)
       info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
-    info.gradient = producer >= 0 && info.kind == "tensor" && flow.values().count(value);
+    info.gradient = producer >= 0 && info.kind == ValueKind::kTensor && flow.values().count(value);
     info.weight = SentWeight(model, value);
     ids[value] = static_cast<int>(manifest.values.size());
     manifest.values.push_back(info);
@@ -100,7 +100,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   }
   std::map<size_t, size_t> places;  // index among the model's parameters, by weight
   for (size_t i = 0; i < model.weights.size(); ++i)
-    if (model.weights[i].kind == "parameter") places.emplace(i, places.size());
+    if (model.weights[i].kind == WeightKind::kParameter) places.emplace(i, places.size());
   std::map<size_t, SharedWeight> holders;
   for (size_t m = 0; m < bodies.size(); ++m) {
     const ModuleBody& body = bodies[m];
@@ -121,7 +121,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     for (bool parameters : {true, false}) {
       for (const auto& [index, held] : body.weights) {
         const Weight& weight = model.weights[index];
-        if ((weight.kind == "parameter") != parameters) continue;
+        if ((weight.kind == WeightKind::kParameter) != parameters) continue;
         info.held.push_back({held, weight.kind, DtypeText(weight.dtype), weight.shape,
                              weight.requires_grad, weight.persistent,
                              parameters ? static_cast<int>(places.at(index)) : -1,
@@ -142,7 +142,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     manifest.outputs.push_back(found->second);
   }
   for (const auto& [index, shared] : holders)
-    if (shared.holders.size() > 1 && model.weights[index].kind == "parameter")
+    if (shared.holders.size() > 1 && model.weights[index].kind == WeightKind::kParameter)
       manifest.shared.push_back(shared);
   for (const Weight& weight : model.weights) {
     if (weight.names.size() < 2) continue;

@@ -62,7 +62,7 @@ class BodyWriter {
     for (const auto& [weight, name] : body_.weights) {
       CheckName(weight, name);
       // Only its type is printed.
-      if (model_.weights[weight].kind == "parameter")
+      if (model_.weights[weight].kind == WeightKind::kParameter)
         module_.register_parameter(name, at::empty({0}), false);
       else
         module_.register_buffer(name, at::empty({0}));
@@ -276,8 +276,8 @@ static std::string Head(const Model& model, const ModuleBody& body, int index) {
   for (const Value* output : body.outputs) text += "#   out  " + ValueText(model, output) + "\n";
   for (const auto& [held, name] : body.weights) {
     const Weight& weight = model.weights[held];
-    text += "#   " + weight.kind + "  " + name + ": " + DtypeText(weight.dtype) + " " +
-            ShapeText(weight.shape) + "\n";
+    text += std::string("#   ") + ToText(weight.kind) + "  " + name + ": " +
+            DtypeText(weight.dtype) + " " + ShapeText(weight.shape) + "\n";
   }
   return text;
 }

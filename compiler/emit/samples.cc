@@ -56,7 +56,7 @@ void WriteSamples(const Model& model, const Manifest& manifest, const std::strin
   std::vector<TensorToWrite> out;
   for (size_t i = 0; i < leaves.size(); ++i) {
     const ValueInfo& value = manifest.values[manifest.inputs[i]];
-    if (leaves[i].isTensor() != (value.kind == "tensor")) return;
+    if (leaves[i].isTensor() != (value.kind == ValueKind::kTensor)) return;
     tensors.push_back(AsTensor(leaves[i], value));
     const at::Tensor& tensor = tensors.back();
     const Dtype* dtype = FindDtype(DtypeText(tensor.scalar_type()));

@@ -102,7 +102,7 @@ void Merge(Model& model, size_t keep, size_t drop) {
   for (const std::string& name : model.weights[drop].names) to.names.push_back(name);
   to.requires_grad |= model.weights[drop].requires_grad;
   to.persistent |= model.weights[drop].persistent;
-  if (model.weights[drop].kind == "parameter") to.kind = "parameter";
+  if (model.weights[drop].kind == WeightKind::kParameter) to.kind = WeightKind::kParameter;
   model.graph->eraseInput(drop);
   model.weights.erase(model.weights.begin() + static_cast<long>(drop));
 }
@@ -145,7 +145,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   std::vector<std::string> notes = checkpoint.warnings, wanted, missing, stateless, kept,
                            unexpected;
   for (const Weight& weight : model.weights)
-    if (weight.kind != "constant")
+    if (weight.kind != WeightKind::kConstant)
       wanted.insert(wanted.end(), weight.names.begin(), weight.names.end());
   if (auto edited = checkpoint.metadata.find(kEditedCode); edited != checkpoint.metadata.end())
     notes.push_back(path + " was trained in a package with edited code (" + edited->second +
@@ -186,7 +186,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
       if (weight.absent) {
         missing.push_back(weight.names[0]);
         if (!weight.persistent) stateless.push_back(weight.names[0]);
-      } else if (weight.kind != "constant" && weight.persistent) {
+      } else if (weight.kind != WeightKind::kConstant && weight.persistent) {
         kept.push_back(weight.names[0]);
       }
       continue;
@@ -254,14 +254,14 @@ void CastWeights(Model& model, const std::string& name) {
   auto changes = [&](at::ScalarType own) { return at::isFloatingType(own) && own != dtype; };
   std::set<at::ScalarType> changed;
   for (const Weight& weight : model.weights)
-    if (weight.kind != "constant" && changes(weight.dtype)) changed.insert(weight.dtype);
+    if (weight.kind != WeightKind::kConstant && changes(weight.dtype)) changed.insert(weight.dtype);
   for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
     if (const ValueMeta* meta = model.MetaOf(model.graph->inputs()[i]);
         meta && meta->expression.empty() && changes(meta->dtype))
       changed.insert(meta->dtype);
   FollowDtype(model, name, changed);
   for (Weight& weight : model.weights) {
-    if (weight.kind == "constant" || !changes(weight.dtype)) continue;
+    if (weight.kind == WeightKind::kConstant || !changes(weight.dtype)) continue;
     at::ScalarType stored = weight.stored.value_or(weight.dtype);
     weight.stored = stored;
     weight.dtype = dtype;

@@ -13,18 +13,18 @@
 namespace pipewright {
 
 static std::string RecordedCall(const Model& model) {
-  std::vector<ValueInfo> inputs;
+  std::vector<CallArgument> arguments;
   for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
     const torch::jit::Value* input = model.graph->inputs()[i];
-    ValueInfo info;
-    info.name = input->debugName();
+    CallArgument argument;
+    argument.name = input->debugName();
     if (input->type()->kind() != c10::TypeKind::TensorType)
-      info.kind = input->type()->annotation_str();
+      argument.type = input->type()->annotation_str();
     else if (const ValueMeta* meta = model.MetaOf(input))
-      info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
-    inputs.push_back(info);
+      argument.dtype = DtypeText(meta->dtype), argument.shape = meta->shape;
+    arguments.push_back(argument);
   }
-  return CallText(inputs);
+  return CallText(arguments);
 }
 
 // Throws Error for what torch.save writes, a whole model or weights, in either of its formats.

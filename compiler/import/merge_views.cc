@@ -164,7 +164,8 @@ std::vector<std::string> MergeViews(Model& model) {
                     "give it its own memory: p.data = p.data.clone()");
       ReplaceByView(model, *base, member);
       // A copy of a trained weight would be a step behind.
-      if (to.persistent && to.kind == "buffer" && from.persistent && !from.requires_grad) {
+      if (to.persistent && to.kind == WeightKind::kBuffer && from.persistent &&
+          !from.requires_grad) {
         kept.push_back({*base, member});
         continue;
       }

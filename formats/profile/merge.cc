@@ -50,7 +50,7 @@ void ShareWeights(Profile& profile, const Manifest& manifest) {
   profile.shared.clear();
   auto bytes = [&](int module, const std::string& name) {
     for (const WeightInfo& weight : manifest.modules[module].held)
-      if (weight.name == name && weight.kind == "parameter" && weight.requires_grad)
+      if (weight.name == name && weight.kind == WeightKind::kParameter && weight.requires_grad)
         return BytesOf(weight);
     return 0.0;
   };

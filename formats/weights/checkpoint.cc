@@ -18,15 +18,11 @@ namespace pipewright {
 
 namespace fs = std::filesystem;
 
-static bool EndsWith(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 static std::string ResolveFolder(std::string folder) {
   if (std::vector<std::string> steps = ListCheckpoints(folder); !steps.empty()) folder = steps[0];
   std::vector<std::string> indexes;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (EndsWith(entry.path().filename().string(), ".index.json"))
+    if (entry.path().filename().string().ends_with(".index.json"))
       indexes.push_back(entry.path().string());
   for (const char* name : {"pytorch_model.bin", "model.safetensors"})
     if (fs::exists(fs::path(folder) / name)) return (fs::path(folder) / name).string();
@@ -59,7 +55,7 @@ static void AddFile(Checkpoint& checkpoint, const std::string& path) {
     mapped.ReadOn(true);
     return;
   }
-  if (EndsWith(path, ".bin") || EndsWith(path, ".pt") || EndsWith(path, ".pth"))
+  if (path.ends_with(".bin") || path.ends_with(".pt") || path.ends_with(".pth"))
     throw Error(path, "not what torch.save writes: neither a zip archive nor its older format");
   SafetensorsHeader header = ParseSafetensorsHeader(bytes, path);
   mapped.ReadOn(true);
@@ -113,7 +109,7 @@ Checkpoint OpenCheckpoint(const std::string& path) {
   Checkpoint checkpoint;
   checkpoint.path = path;
   std::string file = fs::is_directory(path) ? ResolveFolder(path) : path;
-  if (EndsWith(file, ".json"))
+  if (file.ends_with(".json"))
     AddShards(checkpoint, file);
   else
     AddFile(checkpoint, file);

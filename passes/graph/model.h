@@ -10,13 +10,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/weight_kind.h"
+
 namespace pipewright {
 
 // A parameter, buffer or constant. Tensors that share one storage in the model are one Weight with
 // several names.
 struct Weight {
   std::vector<std::string> names;  // in the order of the state dict; never empty
-  std::string kind = "parameter";  // parameter, buffer, constant
+  WeightKind kind = WeightKind::kParameter;
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape, strides;
   int64_t storage_offset = 0;  // elements

@@ -46,7 +46,7 @@ void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
     }
   for (size_t i = 0; i < model.weights.size() && !bodies.empty(); ++i) {
     const Weight& weight = model.weights[i];
-    if (used[i] || weight.kind == "constant" || !weight.persistent) continue;
+    if (used[i] || weight.kind == WeightKind::kConstant || !weight.persistent) continue;
     size_t module = 0;
     for (const std::string& prefix : prefixes(weight.names[0])) {
       auto found = module_of.find(prefix);

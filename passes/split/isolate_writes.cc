@@ -117,7 +117,7 @@ class Isolator {
       const Weight& weight = model_.weights[value->offset()];
       const std::string where =
           model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node);
-      if (weight.kind == "parameter" && IsBehindAutograd(write, tops_, memory_))
+      if (weight.kind == WeightKind::kParameter && IsBehindAutograd(write, tops_, memory_))
         throw Error(where,
                     "writes through .data to the parameter \"" + weight.names[0] +
                         "\": autograd does not see that, and the backward of one microbatch would "
@@ -125,7 +125,7 @@ class Isolator {
                     "constrain a buffer, or the value that is computed from the parameter");
       // Scripted models keep branches on the training mode; exports keep only the flags of norms.
       const bool exported = model_.in_training && model_.file.ends_with(".pt2");
-      if (exported && weight.kind == "buffer" && !WritesStatistics(write.node) &&
+      if (exported && weight.kind == WeightKind::kBuffer && !WritesStatistics(write.node) &&
           !weight.names[0].ends_with("num_batches_tracked") &&
           warned_.insert(weight.names[0]).second)
         assignment_.warnings.push_back(
@@ -248,7 +248,7 @@ class Isolator {
     const auto gradient = ValuesWithGradient(model_);
     Memory::Values buffers;
     for (const Value* value : written_)
-      if (IsWeight(value) && model_.weights[value->offset()].kind != "parameter")
+      if (IsWeight(value) && model_.weights[value->offset()].kind != WeightKind::kParameter)
         buffers.insert(value);
     for (const Write& use : uses_) {
       Node* node = use.node;

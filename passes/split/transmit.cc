@@ -103,7 +103,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
   for (size_t w = 0; w < model.weights.size(); ++w) {
     Value* weight = model.weight_input(w);
     const std::vector<std::string>& names = model.weights[w].names;
-    bool chosen = spec.transmit && model.weights[w].kind == "parameter";
+    bool chosen = spec.transmit && model.weights[w].kind == WeightKind::kParameter;
     for (const std::string& name : spec.names)
       chosen = chosen || std::find(names.begin(), names.end(), name) != names.end();
     if (!chosen || uses[weight].size() < 2) continue;

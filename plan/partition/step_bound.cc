@@ -15,7 +15,8 @@ double StepBound(const PartitionProblem& problem, const StepOptions& step) {
   LongestPaths paths(problem, graph, step, speed);
   double share = std::max(problem.max_replicas, 1);
   // In 1F1B at most `most` microbatches are in flight: the next one waits until one has come back.
-  const bool returns = step.schedule == "1f1b" && problem.max_replicas == 1;
+  const bool returns =
+      OrderOf(step.schedule) == ScheduleOrder::kAlternating && problem.max_replicas == 1;
   const double most = problem.stages > 0 ? problem.stages : devices;
   for (size_t u = 0; u < graph.units.size(); ++u) {
     work += paths.own[u];

@@ -14,16 +14,6 @@
 
 namespace pipewright {
 
-// Returns the stage of each node; -1 if none, since `result` may have only a partition's last
-// stages.
-static std::vector<int> StageOfNode(const PartitionProblem& problem,
-                                    const PartitionResult& result) {
-  std::vector<int> stage_of(problem.nodes.size(), -1);
-  for (size_t s = 0; s < result.stages.size(); ++s)
-    for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
-  return stage_of;
-}
-
 // Returns the stages as a graph, and in `output` the one-way transfer time of each stage's values.
 static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult& result,
                           std::vector<double>& output) {
@@ -183,7 +173,8 @@ PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph
     fixed.devices[0].memory_bytes =
         std::max(fixed.devices[0].memory_bytes, devices[c].memory_bytes);
   fixed.max_replicas = 1;
-  const StepOptions simple{step.schedule == "gpipe" ? "gpipe" : "1f1b", step.microbatches};
+  const bool known = OrderOf(step.schedule) != ScheduleOrder::kOther;
+  const StepOptions simple{known ? step.schedule : kDefaultSchedule, step.microbatches};
   PartitionResult best = SolvePartition(fixed, options);
   if (!best.feasible) return none;
   StepSearch search{fixed, simple, actions};

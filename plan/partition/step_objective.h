@@ -3,11 +3,12 @@
 #include <string>
 
 #include "plan/partition/solve.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 
 struct StepOptions {
-  std::string schedule = "1f1b";
+  std::string schedule = kDefaultSchedule;
   int microbatches = 8;
 };
 

@@ -143,7 +143,7 @@ bool IsSearchable(const PartitionProblem& problem, const StepOptions& step) {
   for (const PartitionNode& node : problem.nodes)
     if (node.backward) return false;
   return classes == 1 && problem.pair_links.empty() && problem.max_replicas == 1 &&
-         (step.schedule == "1f1b" || step.schedule == "gpipe");
+         OrderOf(step.schedule) != ScheduleOrder::kOther;
 }
 
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,

@@ -27,7 +27,7 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
     for (bool buffers : {false, true})
       for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
         const WeightInfo& weight = manifest.modules[m].held[w];
-        if ((weight.kind != "parameter") != buffers) continue;
+        if ((weight.kind != WeightKind::kParameter) != buffers) continue;
         int id = static_cast<int>(tree.tensors.size());
         TreeTensor tensor;
         tensor.name = module.name + "." + weight.name;
@@ -52,7 +52,8 @@ static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map
   if (!device.empty()) return device;
   std::map<std::string, std::string> devices;  // device -> a name that is on it
   for (const WeightInfo& weight : module.held)
-    if (weight.kind != "constant") devices.insert({DeviceOf(map, weight.name), weight.name});
+    if (weight.kind != WeightKind::kConstant)
+      devices.insert({DeviceOf(map, weight.name), weight.name});
   if (devices.empty())
     for (const std::string& name : module.covers) devices.insert({DeviceOf(map, name), name});
   devices.erase("");

@@ -92,17 +92,17 @@ class Placer {
   }
 
   Placement Run() {
-    const std::string& policy = options_.policy;
-    bool balanced = policy == "balanced" || policy == "balanced_low_0";
-    if (policy == "optimal") {
+    const PlacePolicy policy = options_.policy;
+    const bool low = policy == PlacePolicy::kBalancedLow0;
+    const bool balanced = low || policy == PlacePolicy::kBalanced;
+    if (policy == PlacePolicy::kOptimal) {
       Optimal();
     } else if (balanced && options_.compat_accelerate) {
-      budgets_ =
-          AccelerateBalancedBudgets(tree_, budgets_, options_.no_split, policy == "balanced_low_0");
+      budgets_ = AccelerateBalancedBudgets(tree_, budgets_, options_.no_split, low);
       GreedyPass();
-    } else if (!balanced || !Balanced(policy == "balanced_low_0")) {
+    } else if (!balanced || !Balanced(low)) {
       GreedyPass();
-      if (policy == "auto" && !options_.compat_accelerate) Unstrand();
+      if (policy == PlacePolicy::kAuto && !options_.compat_accelerate) Unstrand();
     }
     Finish();
     return std::move(result_);
@@ -369,13 +369,23 @@ void Placer::Finish() {
 
 }  // namespace
 
+PlacePolicy PlacePolicyFromText(const std::string& text) {
+  static const std::vector<std::pair<const char*, PlacePolicy>> kPolicies = {
+      {"auto", PlacePolicy::kAuto},
+      {"balanced", PlacePolicy::kBalanced},
+      {"balanced_low_0", PlacePolicy::kBalancedLow0},
+      {"sequential", PlacePolicy::kSequential},
+      {"optimal", PlacePolicy::kOptimal}};
+  std::vector<std::string> names;
+  for (const auto& [name, policy] : kPolicies) {
+    if (text == name) return policy;
+    names.push_back(name);
+  }
+  throw Error("--policy", "unknown policy " + Quote(text) + Suggest(text, names),
+              "policies: " + Join(names, ", "));
+}
+
 Placement Place(const ModuleTree& tree, const PlaceOptions& options) {
-  const std::vector<std::string> kPolicies = {"auto", "balanced", "balanced_low_0", "sequential",
-                                              "optimal"};
-  if (std::find(kPolicies.begin(), kPolicies.end(), options.policy) == kPolicies.end())
-    throw Error("--policy",
-                "unknown policy " + Quote(options.policy) + Suggest(options.policy, kPolicies),
-                "policies: " + Join(kPolicies, ", "));
   return Placer(tree, options).Run();
 }
 

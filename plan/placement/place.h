@@ -12,11 +12,19 @@
 
 namespace pipewright {
 
+enum class PlacePolicy {
+  kAuto,          // accelerate's greedy placement under the budgets as given
+  kBalanced,      // equal shares for the accelerators
+  kBalancedLow0,  // the same, but as little as possible for the first accelerator
+  kSequential,    // as kAuto, strictly in order
+  kOptimal,       // the fewest bytes moved per sweep
+};
+
+// Returns the policy with a name of --policy. Throws Error if there is none.
+PlacePolicy PlacePolicyFromText(const std::string& text);
+
 struct PlaceOptions {
-  // auto: accelerate's greedy placement under the budgets as given; sequential: the same, strictly
-  // in order; balanced: equal shares for the accelerators; balanced_low_0: the same, but as little
-  // as possible for the first accelerator; optimal: the fewest bytes moved per sweep.
-  std::string policy = "auto";
+  PlacePolicy policy = PlacePolicy::kAuto;
   std::vector<Budget> budgets;        // from ParseBudgets
   std::vector<std::string> no_split;  // classes whose modules are not split
   bool offload_buffers = false;    // false: the accelerator has the buffers of parts on cpu or disk
@@ -52,8 +60,7 @@ struct Placement {
   int64_t moved = 0, moved_bound = -1;
 };
 
-// Places a model. Throws Error for an unknown policy. If the model does not fit, `uncovered` is not
-// empty.
+// Places a model. If the model does not fit, `uncovered` is not empty.
 Placement Place(const ModuleTree& tree, const PlaceOptions& options);
 
 // An atom is a part that policies move as one: a module that is not split further, or a tensor

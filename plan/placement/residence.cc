@@ -33,7 +33,7 @@ struct Names {
       for (const std::string& name : module.covers) AddPrefixes(name);
       for (const WeightInfo& weight : module.held) {
         known.insert(module.name + "." + weight.name);
-        if (weight.kind != "constant") AddPrefixes(weight.name);
+        if (weight.kind != WeightKind::kConstant) AddPrefixes(weight.name);
       }
     }
   }
@@ -59,7 +59,7 @@ const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, c
                                                          const ModuleInfo& module,
                                                          const WeightInfo& weight) {
   const auto* best = EntryOf(map, module.name + "." + weight.name);
-  if (weight.kind == "constant") return best;
+  if (weight.kind == WeightKind::kConstant) return best;
   const auto* source = EntryOf(map, weight.name);
   auto tied = names.tied.find(weight.name);
   if (!source && tied != names.tied.end())
@@ -106,7 +106,7 @@ Devices DevicesOf(const Manifest& manifest, const DeviceMap& map, MapProblems& p
     for (const WeightInfo& weight : module.held) {
       const auto* entry = EntryOfWeight(map, names, module, weight);
       of.push_back(entry ? entry->second : "");
-      if (of.back().empty() && weight.kind != "constant" && weight.persistent)
+      if (of.back().empty() && weight.kind != WeightKind::kConstant && weight.persistent)
         problems.uncovered.push_back(weight.name);
     }
   }
@@ -150,7 +150,7 @@ void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::stri
   for (const ModuleInfo& module : manifest.modules)
     for (const WeightInfo& weight : module.held) {
       const auto* entry = EntryOfWeight(map, names, module, weight);
-      if (weight.kind != "parameter" || !entry || entry->second != "disk") continue;
+      if (weight.kind != WeightKind::kParameter || !entry || entry->second != "disk") continue;
       (weight.requires_grad ? trained : frozen).insert(entry->first);
     }
   std::vector<std::string> wrong;

@@ -16,7 +16,8 @@ std::vector<std::vector<int>> TensorIds(const Manifest& manifest, bool training)
   for (const std::vector<std::string>& names : manifest.tied)
     for (const std::string& name : names) kept[name] = names[0];
   std::map<size_t, int> of_group;
-  using Key = std::tuple<std::string, std::string, std::vector<int64_t>>;  // name, dtype, shape
+  // Kind, name, dtype and shape.
+  using Key = std::tuple<WeightKind, std::string, std::string, std::vector<int64_t>>;
   std::map<Key, int> of_name;
   std::vector<std::vector<int>> ids;
   int next = 0;
@@ -24,17 +25,15 @@ std::vector<std::vector<int>> TensorIds(const Manifest& manifest, bool training)
     std::vector<int>& of = ids.emplace_back();
     for (const WeightInfo& weight : manifest.modules[m].held) {
       int id = next;
-      if (weight.kind == "parameter") {
+      if (weight.kind == WeightKind::kParameter) {
         const auto group = shared.find({static_cast<int>(m), weight.name});
         if (group != shared.end() && !(training && weight.requires_grad))
           id = of_group.emplace(group->second, next).first->second;
       } else if (!training) {
         const auto name = kept.find(weight.name);
-        id = of_name
-                 .emplace(Key(weight.kind + " " + (name == kept.end() ? weight.name : name->second),
-                              weight.dtype, weight.shape),
-                          next)
-                 .first->second;
+        const std::string& first = name == kept.end() ? weight.name : name->second;
+        const Key key(weight.kind, first, weight.dtype, weight.shape);
+        id = of_name.emplace(key, next).first->second;
       }
       next += id == next;
       of.push_back(id);

@@ -74,8 +74,8 @@ void KeepTrained(RunPlan& run, const std::string& where) {
     for (size_t w = 0; w < run.on_disk[m].size(); ++w) {
       if (!run.on_disk[m][w]) continue;
       const WeightInfo& weight = run.manifest.modules[m].held[w];
-      run.on_disk[m][w] = weight.kind == "parameter" && !weight.requires_grad;
-      if (weight.kind == "parameter")
+      run.on_disk[m][w] = weight.kind == WeightKind::kParameter && !weight.requires_grad;
+      if (weight.kind == WeightKind::kParameter)
         (weight.requires_grad ? trained : frozen)[run.conf.module_to_stage[m]] = true;
     }
   for (int stage : run.conf.offloaded_stages)
@@ -228,7 +228,7 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
     options.forward_only = forward_only, options.of_run = true;
     // Without a backward, all schedules are the same: each stage runs as soon as its input arrives.
     // But offloaded weights are to be loaded once for all microbatches.
-    std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
+    const char* sweep = offload.stages.empty() ? kForwardSchedule : kOffloadedForwardSchedule;
     try {
       plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
                           job.microbatches, graph.ranks_of, options);

@@ -21,7 +21,7 @@ RankOrders ScriptOf(const Plan& schedule) {
   return script;
 }
 
-RankOrders OrderOf(const Plan& schedule) {
+RankOrders RankOrdersOf(const Plan& schedule) {
   RankOrders order;
   for (const auto& actions : schedule.ranks) {
     auto& list = order.emplace_back();

@@ -9,7 +9,7 @@ namespace pipewright {
 RankOrders ScriptOf(const Plan& schedule);
 
 // Returns all computes of a schedule (B counts as I, then W; a pair as F, I and W).
-RankOrders OrderOf(const Plan& schedule);
+RankOrders RankOrdersOf(const Plan& schedule);
 
 // Returns warm[rank] forwards, then I and F alternately, for one stage per rank.
 RankOrders WarmScript(const OrderProblem& problem, const std::vector<int>& warm);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "plan/schedules/list_schedule.h"
 #include "plan/schedules/schedule.h"
+#include "plan/schedules/table.h"
 #include "plan/search/critical_path.h"
 #include "plan/search/due_search.h"
 #include "plan/search/improve.h"
@@ -74,7 +75,7 @@ class OrderSearch {
 
   // Tries a schedule with its own order of W.
   void Exact(const Plan& schedule) {
-    RankOrders order = OrderOf(schedule);
+    RankOrders order = RankOrdersOf(schedule);
     if (p_.forward_only) return;
     CriticalPaths paths(p_, order);
     for (int r = 0; r < p_.ranks; ++r)
@@ -118,11 +119,10 @@ class OrderSearch {
   }
 
   void Named() {
-    for (const char* name :
-         {"1f1b", "zb-h1", "zb-h2", "interleaved", "zb1p", "zbv", "v-half", "v-min"}) {
+    for (const ScheduleKind* kind : SearchStarts()) {
       if (effort_ <= 0) return;
       try {
-        Plan plan = MakeSchedule(name, p_.ranks, p_.stages, p_.microbatches, p_.placement);
+        Plan plan = MakeSchedule(kind->name, p_.ranks, p_.stages, p_.microbatches, p_.placement);
         Exact(plan);
         TryAll(ScriptOf(plan));
       } catch (const Error&) {  // the schedule is not made for these numbers

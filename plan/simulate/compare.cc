@@ -6,19 +6,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/median.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
 
 namespace pipewright {
 
 namespace {
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 struct Side {
   std::map<std::pair<ActionKind, int>, std::vector<double>> times;  // (kind, stage; -1: all)

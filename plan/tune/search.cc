@@ -82,7 +82,7 @@ double BusiestRank(const Profile& profile, const std::vector<int>& module_to_sta
 bool IsChoice(const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
   // A single rank never waits, so one schedule is enough.
-  return ranks > 1 || kind.name == std::string("1f1b");
+  return ranks > 1 || kind.name == std::string(kDefaultSchedule);
 }
 
 // Cuts by (profile, stages). Choices point into the map, whose nodes do not move.

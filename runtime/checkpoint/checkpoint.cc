@@ -129,7 +129,7 @@ std::map<std::string, Place> Places(const RunPlan& run, const CheckpointFolder& 
     for (size_t w = 0; w < run.manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = run.manifest.modules[m].held[w];
       const std::string name = KeptName(run.manifest, info.name);
-      if (info.kind == "constant" || home.count(name)) continue;
+      if (info.kind == WeightKind::kConstant || home.count(name)) continue;
       for (int holder : conf.stage_to_ranks[conf.module_to_stage[m]])
         if (folder.first[holder] == folder.first[rank] && copied.insert(name).second &&
             holder == rank)
@@ -153,7 +153,7 @@ void AddReplicaBuffers(const Session& session, int rank, Shards& shards) {
                                          static_cast<int>(self - replicas.begin()),
                                          static_cast<int>(replicas.size()));
     for (const WeightInfo& info : manifest.modules[m].held) {
-      if (info.kind != "buffer") continue;
+      if (info.kind != WeightKind::kBuffer) continue;
       const at::Tensor buffer = session.stages->Weight(static_cast<int>(m), info.name);
       if (info.persistent || buffer._version() > 0)
         shards[file]["buffer/" + KeptName(manifest, info.name)] = {CopyOnHost(buffer)};
@@ -182,7 +182,7 @@ Shards Snapshot(const Session& session, const CheckpointFolder& folder, int rank
       shards[shard][name] = {CopyOnHost(weight)};
     else if (weight._version() > 0)  // unwritten ones are as in the package
       state["buffer/" + name] = {CopyOnHost(weight)};
-    if (info.kind != "parameter") continue;
+    if (info.kind != WeightKind::kParameter) continue;
     const Updater& updater = session.stages->updater();
     const int64_t steps = updater.Steps(at.module, at.index);
     if (steps == 0) continue;

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "plan/halves.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 
@@ -23,7 +24,7 @@ void Settle(Transport& transport) {
 Plan SmallPlan(const Session& session) {
   if (!session.run.conf.offloaded_stages.empty()) return session.run.plan;
   Job job = session.job;
-  job.schedule = "gpipe";
+  job.schedule = kForwardSchedule;
   job.plan.clear();
   size_t replicas = 1;
   for (const std::vector<int>& ranks : session.run.conf.stage_to_ranks)
@@ -152,7 +153,7 @@ WeightBytes WeightBytesOf(const Session& session, int stage) {
       for (int64_t length : held[w].shape) size *= static_cast<double>(length);
       bytes.all += size;
       if (run.on_disk[m].empty() || !run.on_disk[m][w]) bytes.in_memory += size;
-      if (held[w].kind == "parameter" && held[w].requires_grad) bytes.trained += size;
+      if (held[w].kind == WeightKind::kParameter && held[w].requires_grad) bytes.trained += size;
     }
   }
   return bytes;

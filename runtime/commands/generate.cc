@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/package/package_files.h"
+#include "plan/schedules/table.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
@@ -62,7 +63,7 @@ struct Inputs {
         role = kPositions;
       else if (value.name.find("token_type") != std::string::npos)
         role = kZeros;
-      else if (value.kind != "tensor" || !integer || ++tokens > 1)
+      else if (value.kind != ValueKind::kTensor || !integer || ++tokens > 1)
         throw Error("input \"" + value.name + "\"",
                     "generate does not know what to give it: it fills in tokens, attention_mask, "
                     "position_ids and token_type_ids");
@@ -155,16 +156,9 @@ class Generator : public Microbatches {
     rows_ = inputs_->rows.Clamp((texts + parts - 1) / parts);
     parts = (texts + rows_ - 1) / rows_;
     session_.job.microbatches = static_cast<int>(parts);
-    session_.job.schedule = "gpipe";
+    session_.job.schedule = kForwardSchedule;
     session_.job.losses.clear();
-    SessionOptions asked;
-    asked.package = run_.package;
-    asked.conf = run_.conf;
-    asked.weights = run_.weights;
-    asked.device_map = run_.device_map;
-    asked.verify_files = run_.verify_files;
-    asked.training = false;
-    session_.Open(asked);
+    session_.Open(SessionOptionsOf(run_, false));
     session_.Load({this}, Agreed());
     session_.Start();
   }
@@ -250,7 +244,8 @@ class Generator : public Microbatches {
     if (static_cast<size_t>(options_.logits) >= outputs)
       throw Error("--logits", "the model has no output " + std::to_string(options_.logits));
     const ValueInfo& value = manifest_.values[manifest_.outputs[options_.logits]];
-    if (value.kind != "tensor") throw Error("output \"" + value.name + "\"", "is not a tensor");
+    if (value.kind != ValueKind::kTensor)
+      throw Error("output \"" + value.name + "\"", "is not a tensor");
     if (value.shape.empty()) return;
     const std::string& size = value.shape.back();
     if (size.find_first_not_of("0123456789") != std::string::npos) return;

@@ -16,6 +16,7 @@
 #include "formats/call_text.h"
 #include "formats/package/package_files.h"
 #include "formats/weights/safetensors.h"
+#include "plan/schedules/table.h"
 #include "runtime/commands/bench_requests.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
@@ -203,15 +204,9 @@ std::unique_ptr<InputFile> Open(const RunOptions& options, Session& session) {
     CheckOffload(options.offload_dir, options.offload_report, session.transport);
   });
   session.job.microbatches = options.microbatches;
-  session.job.schedule = "gpipe";
+  session.job.schedule = kForwardSchedule;
   session.job.losses.clear();
-  SessionOptions asked;
-  asked.package = options.package;
-  asked.conf = options.conf;
-  asked.weights = options.weights;
-  asked.device_map = options.device_map;
-  asked.verify_files = options.verify_files;
-  asked.training = false;
+  SessionOptions asked = SessionOptionsOf(options, false);
   asked.outputs = options.outputs;
   session.Open(asked);
   std::unique_ptr<InputFile> input;

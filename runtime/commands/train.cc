@@ -140,20 +140,6 @@ StepReport ReportOf(Session& session, Feed& feed, int64_t step, const LossTerms&
   return report;
 }
 
-SessionOptions Asked(const RunOptions& options, bool training) {
-  SessionOptions asked;
-  asked.package = options.package;
-  asked.conf = options.conf;
-  asked.weights = options.weights;
-  asked.device_map = options.device_map;
-  asked.training = training;
-  asked.resumes = training && (options.resume || !options.resume_from.empty());
-  asked.keep_gradients = !options.save_gradients.empty();
-  asked.trace_memory = !options.trace.empty();
-  asked.verify_files = options.verify_files;
-  return asked;
-}
-
 class Trainer {
  public:
   Trainer(const RunOptions& options, Transport& transport)
@@ -161,7 +147,7 @@ class Trainer {
 
   void Open() {
     ReadJobPhase(options_, false, session_);
-    session_.Open(Asked(options_, true));
+    session_.Open(SessionOptionsOf(options_, true));
     OpenData();
     std::vector<Microbatches*> sources{&training_};
     if (job_.validation.every > 0) sources.push_back(&validation_);
@@ -523,7 +509,7 @@ std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const S
 // Does what comes before the weights.
 void OpenEvaluation(const RunOptions& options, Session& session, Feed& feed) {
   ReadJobPhase(options, true, session);
-  session.Open(Asked(options, false));
+  session.Open(SessionOptionsOf(options, false));
   feed.Open(session.job, session.job.data, session.run, session.job.path + ": data",
             session.transport);
   Phase(session.transport, "opening outputs", [&] {
@@ -534,6 +520,20 @@ void OpenEvaluation(const RunOptions& options, Session& session, Feed& feed) {
 }
 
 }  // namespace
+
+SessionOptions SessionOptionsOf(const RunOptions& options, bool training) {
+  SessionOptions asked;
+  asked.package = options.package;
+  asked.conf = options.conf;
+  asked.weights = options.weights;
+  asked.device_map = options.device_map;
+  asked.training = training;
+  asked.resumes = training && (options.resume || !options.resume_from.empty());
+  asked.keep_gradients = !options.save_gradients.empty();
+  asked.trace_memory = !options.trace.empty();
+  asked.verify_files = options.verify_files;
+  return asked;
+}
 
 Job ReadJobOf(const RunOptions& options) {
   Job job = ReadJob(options.job, options.set);

@@ -37,6 +37,9 @@ struct RunOptions {
 // their contents.
 AgreedFields AgreedOptions(const RunOptions& options);
 
+// Returns the options of a session that trains, or that runs forward only.
+SessionOptions SessionOptionsOf(const RunOptions& options, bool training);
+
 // Reads the job and applies the options that override it.
 Job ReadJobOf(const RunOptions& options);
 

@@ -51,7 +51,7 @@ void SendValue(Transport& transport, int to, const c10::IValue& value) {
 }
 
 c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) {
-  if (info.kind == "none") return {};
+  if (info.kind == ValueKind::kNone) return {};
   at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
   transport.WaitFor(transport.Recv(from, 0, MakeBundle({header})), {Awaited::kTensor, from});
   const int64_t* numbers = header.const_data_ptr<int64_t>();
@@ -99,8 +99,8 @@ ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
   for (size_t w = 0; w < held.size(); ++w) {
     const WeightInfo& weight = info.held[held[w]];
     double bytes = static_cast<double>(module.weights[w].nbytes());
-    (weight.kind == "parameter" ? node.parameters : node.buffers) += bytes;
-    if (weight.kind == "parameter" && weight.requires_grad) node.trained += bytes;
+    (weight.kind == WeightKind::kParameter ? node.parameters : node.buffers) += bytes;
+    if (weight.kind == WeightKind::kParameter && weight.requires_grad) node.trained += bytes;
     node.weights.push_back(weight.name);
   }
   node.peak += node.parameters + node.buffers;

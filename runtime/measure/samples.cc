@@ -70,14 +70,14 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
       batch = value.shape[0];
   for (int id : manifest.inputs) {
     const ValueInfo& value = manifest.values[id];
-    if (!file && value.kind != "tensor") {
+    if (!file && value.kind != ValueKind::kTensor) {
       inputs.push_back(FromTensor(at::ones({}, at::kLong), value));
       specs.push_back({at::kLong, {}, true});
       continue;
     }
     at::Tensor tensor = file ? Read(*file, value.name) : Random(value, wanted);
     bool open = value.dtype.empty();  // its sizes are not recorded
-    bool rows = value.kind == "tensor" && tensor.dim() > 0 &&
+    bool rows = value.kind == ValueKind::kTensor && tensor.dim() > 0 &&
                 (open || (!value.shape.empty() && (value.shape[0] == batch || batch.empty())));
     if (rows && wanted > 0 && tensor.size(0) > 0 && tensor.size(0) != wanted) {
       if (!open && batch.empty() && !fitted)

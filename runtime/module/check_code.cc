@@ -29,10 +29,10 @@ static std::vector<TensorSpec> Inputs(const std::string& package, const Manifest
     const TensorInfo* sample = file ? file->Find(value.name) : nullptr;
     if (sample) {
       specs.push_back({DtypeOfSafetensors(sample->dtype), sample->shape, true});
-    } else if (value.kind != "tensor") {
-      specs.push_back({value.kind == "int"     ? at::kLong
-                       : value.kind == "float" ? at::kDouble
-                                               : at::kBool,
+    } else if (value.kind != ValueKind::kTensor) {
+      specs.push_back({value.kind == ValueKind::kInt     ? at::kLong
+                       : value.kind == ValueKind::kFloat ? at::kDouble
+                                                         : at::kBool,
                        {},
                        true});
     } else if (value.dtype.empty()) {

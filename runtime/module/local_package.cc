@@ -20,7 +20,7 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
     pipewright::SetTraining(module, training);
     const std::vector<WeightInfo>& held = manifest_.modules[m].held;
     for (size_t w = 0; w < held.size(); ++w) {
-      if (held[w].kind == "constant") continue;
+      if (held[w].kind == WeightKind::kConstant) continue;
       auto [one, fresh] = first.emplace(KeptName(manifest_, held[w].name), module.weights[w]);
       if (fresh) continue;
       module.weights[w] = one->second;
@@ -78,7 +78,7 @@ at::Tensor LocalPackage::Weight(const std::string& name) const {
   for (size_t m = 0; m < modules_.size(); ++m) {
     const std::vector<WeightInfo>& held = manifest_.modules[m].held;
     for (size_t w = 0; w < held.size(); ++w) {
-      if (held[w].kind == "constant") continue;
+      if (held[w].kind == WeightKind::kConstant) continue;
       if (KeptName(manifest_, held[w].name) == kept) return modules_[m].weights[w];
       names.push_back(held[w].name);
     }

@@ -162,9 +162,9 @@ at::Tensor ToTensor(const c10::IValue& value) {
 }
 
 c10::IValue FromTensor(const at::Tensor& tensor, const ValueInfo& value) {
-  if (value.kind == "int") return tensor.item<int64_t>();
-  if (value.kind == "float") return tensor.item<double>();
-  if (value.kind == "bool") return tensor.item<bool>();
+  if (value.kind == ValueKind::kInt) return tensor.item<int64_t>();
+  if (value.kind == ValueKind::kFloat) return tensor.item<double>();
+  if (value.kind == ValueKind::kBool) return tensor.item<bool>();
   return tensor;
 }
 

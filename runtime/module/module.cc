@@ -33,7 +33,8 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
       uses[node->s(torch::jit::attr::name)].push_back(node->output());
   std::vector<std::optional<double>> parts;
   for (const WeightInfo& weight : info.held)
-    parts.push_back(weight.kind == "buffer" ? KeptPart(uses[weight.name]) : std::nullopt);
+    parts.push_back(weight.kind == WeightKind::kBuffer ? KeptPart(uses[weight.name])
+                                                       : std::nullopt);
   return parts;
 }
 
@@ -59,7 +60,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.return_line = code.return_line;
   std::unique_ptr<SafetensorsFile> file;
   auto is_read = [&](const WeightInfo& weight) {
-    return weights == WeightSource::kFile || weight.kind == "constant" ||
+    return weights == WeightSource::kFile || weight.kind == WeightKind::kConstant ||
            (weights == WeightSource::kOther && !weight.persistent);
   };
   if (std::any_of(info.held.begin(), info.held.end(), is_read))
@@ -76,7 +77,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     else
       module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr, device));
     module.self->setAttr(weight.name, module.weights.back());
-    if (weight.kind == "buffer") module.buffers.push_back(w);
+    if (weight.kind == WeightKind::kBuffer) module.buffers.push_back(w);
   }
   module.self->setAttr("device", device);
   SetTraining(module, true);

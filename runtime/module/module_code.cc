@@ -121,7 +121,7 @@ void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
       if (!alias || !alias->isWrite() || made->kind() != torch::jit::prim::GetAttr) continue;
       const std::string& name = made->s(torch::jit::attr::name);
       for (const WeightInfo& weight : info.held)
-        if (weight.name == name && weight.kind == "parameter" && weight.requires_grad)
+        if (weight.name == name && weight.kind == WeightKind::kParameter && weight.requires_grad)
           throw Error(LineOf(node, file),
                       std::string("torch.") + node->kind().toUnqualString() +
                           " writes in place to the parameter " + name + ", which is trained",
@@ -228,16 +228,16 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (size_t i = 0; i < types.size(); ++i) {
     const ValueInfo& value = manifest.values[info.outputs[i]];
     const c10::TypePtr& type = types[i];
-    const bool fits = value.kind == "tensor"  ? type->isSubtypeOf(*c10::TensorType::get())
-                      : value.kind == "int"   ? type->kind() == c10::TypeKind::IntType
-                      : value.kind == "float" ? type->kind() == c10::TypeKind::FloatType
-                      : value.kind == "bool"  ? type->kind() == c10::TypeKind::BoolType
-                                              : true;
+    const bool fits = value.kind == ValueKind::kTensor  ? type->isSubtypeOf(*c10::TensorType::get())
+                      : value.kind == ValueKind::kInt   ? type->kind() == c10::TypeKind::IntType
+                      : value.kind == ValueKind::kFloat ? type->kind() == c10::TypeKind::FloatType
+                      : value.kind == ValueKind::kBool  ? type->kind() == c10::TypeKind::BoolType
+                                                        : true;
     if (!fits)
       throw Error(last,
                   "forward returns " + type->annotation_str() + " as " + value.name +
-                      ", which manifest.json says is a " + value.kind,
-                  "return a " + value.kind);
+                      ", which manifest.json says is a " + ToText(value.kind),
+                  std::string("return a ") + ToText(value.kind));
   }
   for (const std::string& name : code.declared)
     if (name != "training" && name != "device" && !code.type->hasAttribute(name))
@@ -245,7 +245,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (const WeightInfo& weight : info.held) {
     if (!code.parameters || !code.declared.count(weight.name)) continue;
     const bool named = code.parameters->count(weight.name);
-    if (named != (weight.kind == "parameter"))
+    if (named != (weight.kind == WeightKind::kParameter))
       throw Error(file,
                   std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
                       weight.name + "\", which is a " + weight.kind,

@@ -24,7 +24,7 @@ at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at:
   at::Tensor tensor = file ? EmptyOn(device, weight.shape, type)
                            : at::zeros(weight.shape, at::device(device).dtype(type));
   if (file) ReadInto(*file, CheckedWeight(*file, weight), tensor);
-  if (weight.kind == "parameter" && weight.requires_grad) tensor.set_requires_grad(true);
+  if (weight.kind == WeightKind::kParameter && weight.requires_grad) tensor.set_requires_grad(true);
   return tensor;
 }
 

@@ -53,7 +53,7 @@ std::vector<GivenInput> GivenInputs(const Manifest& manifest,
   std::vector<GivenInput> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& value = manifest.values[manifest.inputs[i]];
-    if (value.kind != "tensor" || value.dtype.empty()) continue;
+    if (value.kind != ValueKind::kTensor || value.dtype.empty()) continue;
     given.push_back({value, inputs[i].sizes});
     if (DtypeOf(value.dtype) != inputs[i].type)
       throw Error(given.back().where(),
@@ -169,9 +169,9 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
 }
 
 TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int64_t>& symbols) {
-  if (value.kind == "int") return {at::kLong, {}, true};
-  if (value.kind == "float") return {at::kDouble, {}, true};
-  if (value.kind == "bool") return {at::kBool, {}, true};
+  if (value.kind == ValueKind::kInt) return {at::kLong, {}, true};
+  if (value.kind == ValueKind::kFloat) return {at::kDouble, {}, true};
+  if (value.kind == ValueKind::kBool) return {at::kBool, {}, true};
   if (value.dtype.empty()) return {at::kFloat, {}, false};
   TensorSpec spec{DtypeOf(value.dtype), {}, true};
   try {
@@ -204,7 +204,7 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
   std::string blame;
   bool unknown = false;  // some sizes are not in the model file
   for (const ValueInfo& value : manifest.values)
-    unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
+    unknown = unknown || (value.kind == ValueKind::kTensor && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
     if (info.skipped) continue;
@@ -216,7 +216,7 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
       Try(trial, static_cast<int>(m), specs, anew, edited, takes_changed ? blame : "");
     for (int id : info.outputs) {
       const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
-      if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
+      if (!anew || manifest.values[id].kind != ValueKind::kTensor) specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
       if (!changed[id] || !edited) continue;
       const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);

@@ -23,7 +23,7 @@ std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
-      if (info.kind != "constant")
+      if (info.kind != WeightKind::kConstant)
         weights.emplace(KeptName(manifest, info.name), NamedWeight{static_cast<int>(m), w});
     }
   return weights;

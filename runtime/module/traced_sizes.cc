@@ -64,7 +64,9 @@ std::string FindTracedSizes(const std::string& package, const Manifest& manifest
                             const std::vector<TensorSpec>& inputs) {
   const bool recorded = std::none_of(
       manifest.values.begin(), manifest.values.end(),
-      [](const ValueInfo& value) { return value.kind == "tensor" && value.dtype.empty(); });
+      [](const ValueInfo& value) {
+        return value.kind == ValueKind::kTensor && value.dtype.empty();
+      });
   if (recorded || inputs.empty() || inputs[0].sizes.empty()) return "";
   const int64_t samples = inputs[0].sizes[0];
   std::vector<TensorSpec> more = inputs;

@@ -107,7 +107,7 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
   std::vector<c10::IValue> inputs;
   for (int id : info.inputs) {
     const ValueInfo& value = manifest.values[id];
-    const bool scalar = value.kind != "tensor";
+    const bool scalar = value.kind != ValueKind::kTensor;
     if (set_specs && scalar && (value.producer < 0 || !trial.values.count(id)))
       throw Error(code, "its sizes depend on the value of \"" + value.name +
                             "\", which is not known before the run");
@@ -145,7 +145,7 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     const int id = info.outputs[i];
     if (edited) trial.made_at[id] = OutputLine(module, i, manifest.values[id].name, code);
-    const bool scalar = manifest.values[id].kind != "tensor";
+    const bool scalar = manifest.values[id].kind != ValueKind::kTensor;
     if (set_specs && !scalar)
       specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};
     if (scalar || trial.real) trial.values[id] = std::move(outputs[i]);

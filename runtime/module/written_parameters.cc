@@ -30,7 +30,7 @@ std::vector<WrittenParameter> WrittenParameters(torch::jit::Graph& graph,
       const std::string name = WeightOf(value);
       const bool parameter =
           std::any_of(info.held.begin(), info.held.end(), [&](const WeightInfo& weight) {
-            return weight.name == name && weight.kind == "parameter";
+            return weight.name == name && weight.kind == WeightKind::kParameter;
           });
       if (parameter)
         written.push_back({name, write.node, IsBehindAutograd(write, nodes, memory)});

@@ -206,7 +206,7 @@ void ChooseNow(RecordedBodies& bodies) {
 }
 
 BodyState StateOf(const LoadedModule& module) {
-  if (!module.recorded) return {false, true, "asked for"};
+  if (!module.recorded) return {.refusal = "asked for", .asked = true};
   const RecordedBodies& bodies = *module.recorded;
   if (!bodies.refusal.empty()) return {false, true, bodies.refusal};
   if (bodies.bodies.empty()) return {false, false, "never trained"};

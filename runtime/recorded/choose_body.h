@@ -47,6 +47,7 @@ void RefuseLists(RecordedBody& body, const std::string& why);
 struct BodyState {
   bool lists = false, settled = true;
   std::string refusal;
+  bool asked = false;  // the job asks for autograd
 };
 BodyState StateOf(const LoadedModule& module);
 

@@ -84,7 +84,7 @@ GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf,
     const ModuleInfo& module = manifest.modules[m];
     for (size_t w = 0; w < module.held.size(); ++w) {
       const WeightInfo& weight = module.held[w];
-      if (weight.kind != "parameter" || !weight.requires_grad) continue;
+      if (weight.kind != WeightKind::kParameter || !weight.requires_grad) continue;
       if (shared.count({static_cast<int>(m), w})) continue;
       const int64_t element = static_cast<int64_t>(c10::elementSize(DtypeOf(weight.dtype)));
       const int64_t total = Elements(weight);

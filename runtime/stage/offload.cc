@@ -104,7 +104,7 @@ OffloadedWeights::OffloadedWeights(const StageSettings& settings,
     for (size_t w = 0; w < info.held.size(); ++w) {
       if (!from_disk[w]) continue;
       const bool own =
-          weights.empty() || info.held[w].kind == "constant" || !info.held[w].persistent;
+          weights.empty() || info.held[w].kind == WeightKind::kConstant || !info.held[w].persistent;
       WeightPiece piece = own ? PieceOfPackage(file, info.held[w])
                               : PieceOfCheckpoint(checkpoint, manifest_, info.held[w]);
       Place place{index, w, ids[index][w], units.at(ids[index][w])};

@@ -27,7 +27,7 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
   auto [found, first] = changing.try_emplace(index);
   if (first)
     for (size_t w = 0; w < held.size(); ++w)
-      if (held[w].kind == "buffer") found->second.push_back(w);
+      if (held[w].kind == WeightKind::kBuffer) found->second.push_back(w);
   std::vector<size_t>& may_change = found->second;
   Tensors before;
   for (size_t w : may_change) before.push_back(module.weights[w].clone());

@@ -18,15 +18,17 @@ ReplicaBuffers::ReplicaBuffers(const Manifest& manifest, const Conf& conf, int m
     if (replicas.size() < 2) continue;
     for (size_t w = 0; w < module.weights.size(); ++w) {
       const WeightInfo& info = manifest.modules[index].held[w];
-      if (info.kind != "buffer" || info.merge == "none") continue;
+      if (info.kind != WeightKind::kBuffer || info.merge == BufferMerge::kNone) continue;
       Buffer buffer;
       buffer.weight = w;
       buffer.merge = info.merge;
       // Edited code may use the buffer differently.
-      if (info.merge == "updates" && !module.kept_parts[w]) buffer.merge = "mean";
+      if (info.merge == BufferMerge::kUpdates && !module.kept_parts[w])
+        buffer.merge = BufferMerge::kMean;
       const at::ScalarType type = module.weights[w].scalar_type();
-      if (!at::isFloatingType(type) && !at::isComplexType(type) && buffer.merge != "sum") continue;
-      if (buffer.merge == "updates") buffer.kept = *module.kept_parts[w];
+      const bool counts = !at::isFloatingType(type) && !at::isComplexType(type);
+      if (counts && buffer.merge != BufferMerge::kSum) continue;
+      if (buffer.merge == BufferMerge::kUpdates) buffer.kept = *module.kept_parts[w];
       buffers_[index].push_back(std::move(buffer));
     }
   }
@@ -40,7 +42,7 @@ void ReplicaBuffers::Before(int module) {
   auto found = buffers_.find(module);
   if (found == buffers_.end()) return;
   for (Buffer& buffer : found->second) {
-    const bool updates = buffer.merge == "updates";
+    const bool updates = buffer.merge == BufferMerge::kUpdates;
     if (!buffer.start.defined() || updates) buffer.before = Now(module, buffer).clone();
     if (!buffer.start.defined()) buffer.start = buffer.before;
   }
@@ -50,7 +52,7 @@ void ReplicaBuffers::After(int module, int place) {
   auto found = buffers_.find(module);
   if (found == buffers_.end()) return;
   for (Buffer& buffer : found->second)
-    if (buffer.merge == "updates")
+    if (buffer.merge == BufferMerge::kUpdates)
       buffer.updates[place] =
           Now(module, buffer).to(at::kDouble).sub(buffer.before.to(at::kDouble), buffer.kept);
 }
@@ -62,7 +64,7 @@ int64_t ReplicaBuffers::OwnMicrobatches(int replica, int replicas) const {
 
 // Returns a replica's contribution: its updates in the order of their microbatches, or the buffer.
 Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
-  if (buffer.merge != "updates") return {Now(module, buffer).clone()};
+  if (buffer.merge != BufferMerge::kUpdates) return {Now(module, buffer).clone()};
   Tensors updates;
   for (auto& [place, update] : buffer.updates) updates.push_back(std::move(update));
   TORCH_CHECK(static_cast<int64_t>(updates.size()) == own, "a replica has seen ", updates.size(),
@@ -74,13 +76,13 @@ Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
 at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
                                   const std::vector<at::Tensor>& brought) const {
   const at::Tensor now = Now(module, buffer);
-  if (buffer.merge == "updates") {
+  if (buffer.merge == BufferMerge::kUpdates) {
     at::Tensor sum = buffer.start;
     for (const at::Tensor& update : brought)
       sum = sum.to(at::kDouble).mul(buffer.kept).add_(update).to(now.scalar_type());
     return sum;
   }
-  if (buffer.merge == "sum") {
+  if (buffer.merge == BufferMerge::kSum) {
     at::Tensor sum = buffer.start.clone();
     for (const at::Tensor& theirs : brought) sum.add_(theirs.sub(buffer.start));
     return sum;
@@ -127,7 +129,7 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
     for (int r = 1; r < count; ++r) {
       for (auto [module, buffer] : all) {
         const at::Tensor now = Now(module, *buffer);
-        const bool updates = buffer->merge == "updates";
+        const bool updates = buffer->merge == BufferMerge::kUpdates;
         for (int64_t k = updates ? OwnMicrobatches(r, count) : 1; k > 0; --k)
           brought[r].push_back(
               at::empty(now.sizes(), updates ? now.options().dtype(at::kDouble) : now.options()));
@@ -138,7 +140,7 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
     std::vector<size_t> next(count, 0);
     for (auto [module, buffer] : all) {
       Tensors of_buffer;
-      if (buffer->merge == "updates")
+      if (buffer->merge == BufferMerge::kUpdates)
         for (int place = 0; place < microbatches_ * minibatches_; ++place) {
           const int r = place % microbatches_ % count;
           of_buffer.push_back(brought[r][next[r]++]);

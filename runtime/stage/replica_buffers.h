@@ -36,7 +36,7 @@ class ReplicaBuffers {
   // A merged buffer.
   struct Buffer {
     size_t weight = 0;  // in ModuleInfo::held
-    std::string merge;
+    BufferMerge merge = BufferMerge::kMean;
     double kept = 1;   // for updates: k
     at::Tensor start;  // value at the start of the step; undefined before its first microbatch
     at::Tensor before;

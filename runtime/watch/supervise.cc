@@ -366,7 +366,7 @@ class Supervisor {
 
   void Say(const std::string& text) const {
     std::fprintf(stderr, "%s%s: %s\n", BeforeMessage(),
-                 Paint(options_.program, "error", STDERR_FILENO).c_str(), text.c_str());
+                 Paint(options_.program, MessageKind::kError, STDERR_FILENO).c_str(), text.c_str());
   }
 
   const SuperviseOptions& options_;

@@ -95,7 +95,7 @@ static void Run(const std::string& package, const std::string& in) {
     for (int id : manifest.inputs) {
       const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
       const at::Tensor tensor = Read(file, value.name);
-      values[id] = value.kind == "tensor" && round > 1 ? Shuffled(tensor, generator)
+      values[id] = value.kind == ValueKind::kTensor && round > 1 ? Shuffled(tensor, generator)
                                                        : FromTensor(tensor, value);
     }
     for (size_t m = 0; m < eager.size(); ++m) {

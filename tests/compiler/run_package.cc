@@ -70,7 +70,8 @@ static void Run(const std::string& package, const std::string& in, const std::st
   for (int id : manifest.inputs) {
     const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
     at::Tensor tensor = Read(inputs, inputs.At(value.name));
-    values[id] = value.kind == "int" ? c10::IValue(tensor.item<int64_t>()) : c10::IValue(tensor);
+    values[id] = value.kind == ValueKind::kInt ? c10::IValue(tensor.item<int64_t>())
+                                               : c10::IValue(tensor);
   }
   std::vector<torch::jit::Module> modules;
   SetRandomKey({7, 0, 0});
@@ -153,8 +154,8 @@ static void Run(const std::string& package, const std::string& in, const std::st
     for (const WeightInfo& weight : manifest.modules[k].held) {
       at::Tensor tensor = modules[k].attr(weight.name).toTensor();
       std::string name = first.count(weight.name) ? first[weight.name] : weight.name;
-      if (weight.kind == "buffer") results["buffer:" + name] = tensor;
-      if (weight.kind != "parameter" || !tensor.grad().defined()) continue;
+      if (weight.kind == WeightKind::kBuffer) results["buffer:" + name] = tensor;
+      if (weight.kind != WeightKind::kParameter || !tensor.grad().defined()) continue;
       at::Tensor& sum = results["gradient:" + name];
       sum = sum.defined() ? sum + tensor.grad() : tensor.grad();
     }

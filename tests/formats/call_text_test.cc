@@ -13,12 +13,12 @@ static ValueInfo Tensor(const std::string& name, const std::string& dtype,
 
 TEST(CallText, SaysWhatTheFileSays) {
   ValueInfo count;
-  count.name = "n", count.kind = "int";
+  count.name = "n", count.kind = ValueKind::kInt;
   Manifest manifest;
   manifest.values = {Tensor("h", "float32", {"9"}), count, Tensor("x", "float32", {"s0", "4"}),
                      Tensor("mask", "bool", {})};
   manifest.inputs = {2, 1, 3};
-  EXPECT_EQ(CallText(std::vector<ValueInfo>{manifest.values[2], count}),
+  EXPECT_EQ(CallText({{"x", "", "float32", {"s0", "4"}}, {"n", "int", "", {}}}),
             "(x: float32 [s0, 4], n: int)");
   EXPECT_EQ(CallText(manifest),
             "the model was exported for the call (x: float32 [s0, 4], n: int, mask: bool [])");

@@ -15,11 +15,11 @@ static Manifest Example() {
   m.version = "0.1.0";
   m.source = "model.pt2";
   m.symbols["s0"] = {2, 4096};
-  m.values = {{"idx", "tensor", "int64", {"s0", "8"}, false, -1, {0}, {}},
-              {"x", "tensor", "float32", {"s0", "8", "16"}, true, 0, {1, 2}, {}},
-              {"n", "int", "", {}, false, 0, {2}, {}},
-              {"y", "tensor", "float32", {"s0", "8", "16"}, true, 1, {2}, {}},
-              {"out", "tensor", "float32", {"s0", "8", "4"}, true, 2, {}, {}}};
+  m.values = {{"idx", ValueKind::kTensor, "int64", {"s0", "8"}, false, -1, {0}, {}},
+              {"x", ValueKind::kTensor, "float32", {"s0", "8", "16"}, true, 0, {1, 2}, {}},
+              {"n", ValueKind::kInt, "", {}, false, 0, {2}, {}},
+              {"y", ValueKind::kTensor, "float32", {"s0", "8", "16"}, true, 1, {2}, {}},
+              {"out", ValueKind::kTensor, "float32", {"s0", "8", "4"}, true, 2, {}, {}}};
   m.inputs = {0};
   m.outputs = {4};
   m.modules = {{"module0",
@@ -29,7 +29,7 @@ static Manifest Example() {
                 {"wte"},
                 {0},
                 {1, 2},
-                {{"wte.weight", "parameter", "float32", {4, 16}, true, true}},
+                {{"wte.weight", WeightKind::kParameter, "float32", {4, 16}, true, true}},
                 false,
                 {{1, {{0}, {"wte.weight"}}}}},
                {"module1",
@@ -39,7 +39,7 @@ static Manifest Example() {
                 {},
                 {1},
                 {3},
-                {{"pos", "buffer", "int64", {8}, false, false}}},
+                {{"pos", WeightKind::kBuffer, "int64", {8}, false, false}}},
                {"module2",
                 "modules/module2.py",
                 "weights/module2.safetensors",
@@ -47,7 +47,7 @@ static Manifest Example() {
                 {"head"},
                 {1, 2, 3},
                 {4},
-                {{"head.weight", "parameter", "float32", {4, 16}, true, true}}}};
+                {{"head.weight", WeightKind::kParameter, "float32", {4, 16}, true, true}}}};
   m.shared = {{{{0, "wte.weight"}, {2, "head.weight"}}}};
   m.tied = {{"head.weight", "wte.weight"}};
   return m;

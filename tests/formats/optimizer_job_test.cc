@@ -67,14 +67,15 @@ TEST(OptimizerJob, MuonIsForMatrices) {
 
 static Manifest ThreeModules() {
   Manifest manifest;
-  manifest.values = {{"x", "tensor", "float32", {"4"}, false, -1, {0}, {}},
-                     {"a", "tensor", "float32", {"4"}, true, 0, {1}, {}},
-                     {"b", "tensor", "float32", {"4"}, true, 1, {2}, {}},
-                     {"c", "tensor", "float32", {"4"}, true, 2, {}, {}}};
+  manifest.values = {{"x", ValueKind::kTensor, "float32", {"4"}, false, -1, {0}, {}},
+                     {"a", ValueKind::kTensor, "float32", {"4"}, true, 0, {1}, {}},
+                     {"b", ValueKind::kTensor, "float32", {"4"}, true, 1, {2}, {}},
+                     {"c", ValueKind::kTensor, "float32", {"4"}, true, 2, {}, {}}};
   for (int m = 0; m < 3; ++m) {
     ModuleInfo module;
     module.inputs = {m}, module.outputs = {m + 1};
-    module.held = {{"m" + std::to_string(m) + ".weight", "parameter", "float32", {4}, true, true}};
+    const std::string name = "m" + std::to_string(m) + ".weight";
+    module.held = {{name, WeightKind::kParameter, "float32", {4}, true, true}};
     manifest.modules.push_back(module);
   }
   return manifest;

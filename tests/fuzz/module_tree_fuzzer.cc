@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ModuleTree tree = ReadModuleTree(json, "tree");
     for (const char* policy : {"auto", "balanced", "optimal"}) {
       PlaceOptions options;
-      options.policy = policy;
+      options.policy = PlacePolicyFromText(policy);
       options.budgets = ParseBudgets({"0=200,1=300,cpu=1000"});
       Placement placement = Place(tree, options);
       if (!placement.uncovered.empty() || !CheckDeviceMap(tree, placement.map).Usable())

@@ -36,7 +36,7 @@ inline Weight Parameter(const std::string& name) {
 inline Weight Buffer(const std::string& name) {
   Weight weight;
   weight.names = {name};
-  weight.kind = "buffer";
+  weight.kind = WeightKind::kBuffer;
   return weight;
 }
 

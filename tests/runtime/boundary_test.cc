@@ -38,7 +38,7 @@ std::string Package(int modules) {
   const char* data = reinterpret_cast<const char*>(ones.data());
   auto value = [](int id) { return "v" + std::to_string(id); };
   Manifest manifest;
-  manifest.values = {{value(0), "tensor", "float32", {"256", "64"}, false, -1, {0}, {}}};
+  manifest.values = {{value(0), ValueKind::kTensor, "float32", {"256", "64"}, false, -1, {0}, {}}};
   manifest.inputs = {0}, manifest.outputs = {modules};
   std::string stages;
   for (int m = 0; m < modules; ++m) {
@@ -56,7 +56,7 @@ std::string Package(int modules) {
       body += "    " + weight + " = self." + weight + "\n    " + next + " = torch.mul(" + last +
               ", " + weight + ")\n";
       last = next;
-      info.held.push_back({weight, "parameter", "float32", {kColumns}, true, true});
+      info.held.push_back({weight, WeightKind::kParameter, "float32", {kColumns}, true, true});
       weights.push_back({weight, "F32", {kColumns}, {data, 4 * ones.size()}});
     }
     code += "]\n  __buffers__ = []\n  training : bool\n" + declared +
@@ -66,7 +66,8 @@ std::string Package(int modules) {
     WriteFile(folder + "/" + info.code, code);
     WriteSafetensors(folder + "/" + info.weights, weights);
     manifest.modules.push_back(info);
-    manifest.values.push_back({value(m + 1), "tensor", "float32", {"256", "64"}, true, m, {}, {}});
+    manifest.values.push_back(
+        {value(m + 1), ValueKind::kTensor, "float32", {"256", "64"}, true, m, {}, {}});
     if (m + 1 < modules) manifest.values.back().consumers = {m + 1};
     stages += m > 0 ? ", 0" : "0";
   }

@@ -13,7 +13,7 @@ namespace pipewright {
 
 static Manifest OneInput(const std::string& name, const std::string& dtype) {
   Manifest manifest;
-  manifest.values = {{name, "tensor", dtype, {"s0", "4"}, false, -1, {0}, {}}};
+  manifest.values = {{name, ValueKind::kTensor, dtype, {"s0", "4"}, false, -1, {0}, {}}};
   manifest.inputs = {0};
   return manifest;
 }

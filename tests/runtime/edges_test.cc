@@ -7,7 +7,7 @@ namespace pipewright {
 // One value of module 0, used by modules 1, 2 and 3.
 static Manifest FanOut() {
   Manifest m;
-  m.values = {{"v", "tensor", "float32", {"4"}, true, 0, {1, 2, 3}, {}}};
+  m.values = {{"v", ValueKind::kTensor, "float32", {"4"}, true, 0, {1, 2, 3}, {}}};
   m.modules.resize(4);
   m.modules[0].outputs = {0};
   for (int i = 1; i < 4; ++i) m.modules[i].inputs = {0};

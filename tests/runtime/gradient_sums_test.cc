@@ -13,11 +13,11 @@ namespace pipewright {
 static Manifest Example() {
   Manifest m;
   m.modules.resize(2);
-  m.modules[0].held = {{"a", "parameter", "float32", {5, 3}, true, true},
-                       {"tied", "parameter", "float32", {4}, true, true},
-                       {"frozen", "parameter", "float32", {4}, false, true},
-                       {"b", "parameter", "float32", {7}, true, true}};
-  m.modules[1].held = {{"tied", "parameter", "float32", {4}, true, true}};
+  m.modules[0].held = {{"a", WeightKind::kParameter, "float32", {5, 3}, true, true},
+                       {"tied", WeightKind::kParameter, "float32", {4}, true, true},
+                       {"frozen", WeightKind::kParameter, "float32", {4}, false, true},
+                       {"b", WeightKind::kParameter, "float32", {7}, true, true}};
+  m.modules[1].held = {{"tied", WeightKind::kParameter, "float32", {4}, true, true}};
   m.shared = {{{{0, "tied"}, {1, "tied"}}}};
   return m;
 }

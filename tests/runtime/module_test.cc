@@ -36,9 +36,9 @@ static const char kSum[] = R"(class Module1(Module):
 // y = x * scale; z = y.sum(1)
 static Manifest Example() {
   Manifest m;
-  m.values = {{"x", "tensor", "float32", {"s0", "3"}, false, -1, {0}, {}},
-              {"y", "tensor", "float32", {"s0", "3"}, true, 0, {1}, {}},
-              {"z", "tensor", "float32", {"s0"}, true, 1, {}, {}}};
+  m.values = {{"x", ValueKind::kTensor, "float32", {"s0", "3"}, false, -1, {0}, {}},
+              {"y", ValueKind::kTensor, "float32", {"s0", "3"}, true, 0, {1}, {}},
+              {"z", ValueKind::kTensor, "float32", {"s0"}, true, 1, {}, {}}};
   m.symbols["s0"] = {2, 64};
   m.inputs = {0};
   m.outputs = {2};
@@ -49,7 +49,7 @@ static Manifest Example() {
                 {},
                 {0},
                 {1},
-                {{"scale", "parameter", "float32", {3}, true, true}}},
+                {{"scale", WeightKind::kParameter, "float32", {3}, true, true}}},
                {"module1", "module1.py", "module1.safetensors", HexHash(kSum), {}, {1}, {2}, {}}};
   return m;
 }

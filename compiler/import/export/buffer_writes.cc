@@ -52,7 +52,7 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
       if (after) node->copyMetadata(after);
       return node->output();
     };
-    const bool parameter = model.weights[buffer->offset()].kind == "parameter";
+    const bool parameter = model.weights[buffer->offset()].kind == WeightKind::kParameter;
     torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
         c10::Symbol::aten("copy_"),
         {parameter ? cut_off(buffer) : buffer, cut_off(value), model.graph->insertConstant(false)},

@@ -117,7 +117,8 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   }
   std::map<uint64_t, std::vector<size_t>> at_offset;
   struct Spec {
-    std::string name, kind;  // from the signature
+    std::string name;
+    WeightKind kind = WeightKind::kConstant;
     bool persistent = false;
     std::string argument;  // empty: unused by forward
   };
@@ -126,14 +127,16 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   for (const ExportJson& spec : signature.at("input_specs")) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();
-    const char* key = kind == "parameter"         ? "parameter_name"
-                      : kind == "buffer"          ? "buffer_name"
-                      : kind == "tensor_constant" ? "tensor_constant_name"
-                                                  : nullptr;
-    if (!key) continue;
-    const bool persistent =
-        kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
-    specs.push_back({content.at(key).get<std::string>(), kind, persistent,
+    static const std::map<std::string, WeightKind> kKinds = {
+        {"parameter", WeightKind::kParameter},
+        {"buffer", WeightKind::kBuffer},
+        {"tensor_constant", WeightKind::kConstant}};
+    const auto found = kKinds.find(kind);
+    if (found == kKinds.end()) continue;
+    const bool persistent = found->second == WeightKind::kBuffer
+                                ? content.value("persistent", true)
+                                : found->second == WeightKind::kParameter;
+    specs.push_back({content.at(kind + "_name").get<std::string>(), found->second, persistent,
                      content.at("arg").at("name").get<std::string>()});
     known.insert(specs.back().name);
   }
@@ -141,7 +144,9 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   // dict.
   for (const auto& [name, entry] : tables[0].items())
     if (!known.count(name))
-      specs.push_back({name, entry.value("is_param", false) ? "parameter" : "buffer", true, ""});
+      specs.push_back(
+          {name, entry.value("is_param", false) ? WeightKind::kParameter : WeightKind::kBuffer,
+           true, ""});
   // Strict exports list weights in the order of first use; the table has the model's order.
   const std::map<std::string, size_t> places = PlacesIn(archive.Read(folders[0] + names[0]));
   auto place_of = [&](const Spec& spec) {
@@ -153,9 +158,9 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   for (const auto& [name, kind, persistent, argument] : specs) {
     int table = tables[0].contains(name) ? 0 : 1;
     Weight weight = ReadWeight(archive, tables[table], folders[table], name);
-    weight.kind = kind == "tensor_constant" ? "constant" : kind;
+    weight.kind = kind;
     weight.persistent = persistent;
-    if (kind != "parameter") weight.requires_grad = false;
+    if (kind != WeightKind::kParameter) weight.requires_grad = false;
     size_t index = model.weights.size();
     for (size_t other : at_offset[weight.file_offset])
       if (SameTensor(model.weights[other], weight)) index = other;
@@ -164,7 +169,7 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
       model.weights.push_back(weight);
     } else {
       model.weights[index].names.push_back(name);
-      if (kind == "parameter") {
+      if (kind == WeightKind::kParameter) {
         model.weights[index].kind = kind;
         model.weights[index].requires_grad |= weight.requires_grad;
       }

@@ -67,9 +67,9 @@ class Resolver {
       if (model_.submodules.size() > kMostWeights)
         throw Error(model_.file, "has too many submodules");
       const std::string prefix = path.empty() ? "" : path + ".";
-      for (const char* kind : {"parameter", "buffer"}) {
+      for (WeightKind kind : {WeightKind::kParameter, WeightKind::kBuffer}) {
         for (size_t i = 0; i < type->numAttributes(); ++i) {
-          bool wanted = kind[0] == 'p' ? type->is_parameter(i) : type->is_buffer(i);
+          bool wanted = kind == WeightKind::kParameter ? type->is_parameter(i) : type->is_buffer(i);
           if (wanted && object->getSlot(i).isTensor())
             AddWeight(object->getSlot(i).toTensor(), prefix + type->getAttributeName(i), kind);
         }
@@ -92,12 +92,12 @@ class Resolver {
             tensor.scalar_type()};
   }
 
-  size_t AddWeight(const at::Tensor& tensor, const std::string& name, const std::string& kind) {
+  size_t AddWeight(const at::Tensor& tensor, const std::string& name, WeightKind kind) {
     auto [at, fresh] = index_of_.try_emplace(KeyOf(tensor), model_.weights.size());
     if (!fresh) {
       Weight& weight = model_.weights[at->second];
-      if (!name.empty() && kind != "constant") weight.names.push_back(name);
-      if (kind == "parameter") {
+      if (!name.empty() && kind != WeightKind::kConstant) weight.names.push_back(name);
+      if (kind == WeightKind::kParameter) {
         weight.kind = kind;
         weight.requires_grad |= tensor.requires_grad();
       }
@@ -111,8 +111,8 @@ class Resolver {
     weight.shape = tensor.sizes().vec();
     weight.strides = tensor.strides().vec();
     weight.storage_offset = tensor.storage_offset();
-    weight.requires_grad = kind == "parameter" && tensor.requires_grad();
-    weight.persistent = kind != "constant";
+    weight.requires_grad = kind == WeightKind::kParameter && tensor.requires_grad();
+    weight.persistent = kind != WeightKind::kConstant;
     place_(tensor, weight);
     model_.weights.push_back(weight);
     if (model_.weights.size() > kMostWeights) throw Error(model_.file, "has too many weights");
@@ -170,7 +170,7 @@ class Resolver {
         return name.empty() ? std::string() : name + "." + part;
       };
       if (item.isTensor()) {
-        if (item.toTensor().defined()) AddWeight(item.toTensor(), name, "constant");
+        if (item.toTensor().defined()) AddWeight(item.toTensor(), name, WeightKind::kConstant);
       } else if (item.isTuple()) {
         const auto& elements = item.toTupleRef().elements();
         for (size_t i = elements.size(); i-- > 0;)

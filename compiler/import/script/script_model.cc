@@ -277,7 +277,7 @@ static void LiftConstants(Model& model) {
     if (!input) {
       Weight weight;
       weight.names = {"folded." + std::to_string(lifted.size() - 1)};
-      weight.kind = "constant";
+      weight.kind = WeightKind::kConstant;
       weight.persistent = false;
       weight.dtype = tensor.scalar_type();
       weight.data = tensor.detach().contiguous();

@@ -174,7 +174,7 @@ Json ReportJson(const PartitionReport& report) {
                {"objective", Finite(report.objective)},
                {"lower_bound", Finite(report.lower_bound)},
                {"gap", Finite(Gap(report))},
-               {"mode", report.mode},
+               {"mode", ToText(report.mode)},
                {"proven", report.proven},
                {"seconds", report.seconds},
                {"stages", stages}};
@@ -220,7 +220,7 @@ std::string ReportTable(const PartitionReport& report) {
          Time(report.objective, report.time_unit) + ", at least " +
          Time(report.lower_bound, report.time_unit) + " is needed (gap " +
          Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : ", not proven") +
-         "); " + report.mode + ", " + Format("%.2f s", report.seconds) + "\n";
+         "); " + ToText(report.mode) + ", " + Format("%.2f s", report.seconds) + "\n";
   return out;
 }
 

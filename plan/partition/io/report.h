@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "formats/conf.h"
 #include "formats/graph_text.h"
+#include "plan/partition/io/mode.h"
 #include "plan/partition/pipedream/optimizer.h"
 #include "plan/partition/solve.h"
 
@@ -27,7 +28,8 @@ struct PartitionReport {
   bool proven = false;
   std::string reason;  // why no partition is feasible and how to change that; "" if not known
   double objective = kInfinity, lower_bound = 0;
-  std::string mode, time_unit;
+  PartitionMode mode = PartitionMode::kExact;
+  std::string time_unit;
   double seconds = 0;  // time of the search
   bool numeric_names = false;
   std::vector<Stage> stages;

@@ -272,10 +272,10 @@ PartitionProblem MakeProblem(const PartitionInput& input, const PartitionRequest
     profile = input.kind == PartitionInput::kProfile ? ToProblem(input.profile, costs)
                                                      : ToProblem(input.graph, costs);
     problem = profile.problem;
-    std::string held = request.in_flight.empty() ? request.schedule : request.in_flight;
-    problem.in_flight = held == "gpipe" ? InFlight::kGPipe
-                        : held == "one" ? InFlight::kOne
-                                        : InFlight::k1F1B;
+    const std::string held = request.in_flight.empty() ? request.schedule : request.in_flight;
+    problem.in_flight = OrderOf(held) == ScheduleOrder::kForwardsFirst ? InFlight::kGPipe
+                        : held == kOneInFlight                         ? InFlight::kOne
+                                                                       : InFlight::k1F1B;
     problem.microbatches = request.microbatches;
     if (problem.in_flight == InFlight::kGPipe && request.microbatches == 1 << 30)
       throw UsageError("--microbatches", "gpipe holds all microbatches: say how many");

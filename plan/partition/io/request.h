@@ -4,14 +4,20 @@
 #include <vector>
 
 #include "formats/manifest.h"
+#include "plan/partition/io/mode.h"
 #include "plan/partition/io/profile_problem.h"
 #include "plan/partition/pipedream/optimizer.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 
+// A value of --in-flight; the others are names of schedules.
+inline constexpr char kOneInFlight[] = "one";
+
 struct PartitionRequest {
-  std::string file, mode = "exact", output, memory, in_flight, objective = "bottleneck",
-                    schedule = "1f1b";
+  std::string file, output, memory, in_flight, schedule = kDefaultSchedule;
+  PartitionMode mode = PartitionMode::kExact;
+  PartitionObjective objective = PartitionObjective::kBottleneck;
   std::vector<int> machines;
   std::vector<double> bandwidths, speeds, links;
   std::vector<std::string> memories, together, shared;

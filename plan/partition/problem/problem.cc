@@ -20,14 +20,6 @@ bool MemoryByPlace(const PartitionProblem& problem) {
   return limited && problem.in_flight == InFlight::k1F1B;
 }
 
-static std::vector<int> StageOfNode(const PartitionProblem& problem,
-                                    const PartitionResult& result) {
-  std::vector<int> stage_of(problem.nodes.size(), -1);
-  for (size_t s = 0; s < result.stages.size(); ++s)
-    for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
-  return stage_of;
-}
-
 // Numbers the devices of the stages in order, except for stages that have device numbers.
 static void NumberDevices(const PartitionProblem& problem, PartitionResult& result) {
   std::vector<int> used(problem.devices.size(), 0);
@@ -74,6 +66,13 @@ static void AddTransfers(const PartitionProblem& problem, const PartitionResult&
     transfer[s] += time + fixed;
   }
   if (!problem.pair_links.empty() && producer >= 0) transfer[producer] += slowest + fixed;
+}
+
+std::vector<int> StageOfNode(const PartitionProblem& problem, const PartitionResult& result) {
+  std::vector<int> stage_of(problem.nodes.size(), -1);
+  for (size_t s = 0; s < result.stages.size(); ++s)
+    for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
+  return stage_of;
 }
 
 void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result) {

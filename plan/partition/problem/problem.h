@@ -102,6 +102,10 @@ bool MemoryByPlace(const PartitionProblem& problem);
 // reference for the searches.
 void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result);
 
+// Returns the stage of each node; -1 if none, since `result` may have only a partition's last
+// stages.
+std::vector<int> StageOfNode(const PartitionProblem& problem, const PartitionResult& result);
+
 // Returns why `result` is not a valid partition, or "" if it is: it has each node once, groups
 // together, forward nodes convex in pipeline order, and device counts and memory within limits.
 std::string CheckPartition(const PartitionProblem& problem, const PartitionResult& result);

@@ -13,10 +13,6 @@ namespace pipewright {
 
 namespace {
 
-bool EndsWith(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 constexpr const char* kModel = "/models/model.json";
 
 // Returns the node of a module in the tree's JSON, and creates it if it is missing.
@@ -45,7 +41,7 @@ Json ReadTree(std::string_view file, const std::string& path) {
   const std::vector<ZipEntry> entries = ReadZip(file, path);
   auto read = [&](const std::string& end) {
     for (const ZipEntry& entry : entries)
-      if (EndsWith(entry.name, end))
+      if (entry.name.ends_with(end))
         return ParseJson(file.substr(entry.offset, entry.size), path + ": " + entry.name);
     throw Error(path, "has no record " + end.substr(1), "export it again");
   };
@@ -107,7 +103,7 @@ bool IsExport(std::string_view file) {
   if (!IsZip(file)) return false;
   try {
     for (const ZipEntry& entry : ReadZip(file, ""))
-      if (EndsWith(entry.name, kModel)) return true;
+      if (entry.name.ends_with(kModel)) return true;
   } catch (const Error&) {
   }
   return false;

@@ -22,7 +22,7 @@ Json Flat(const std::vector<int64_t>& sizes, const std::vector<int64_t>& buffers
 
 Placement Optimal(const ModuleTree& tree, const std::string& budgets, int slots = 2) {
   PlaceOptions options;
-  options.policy = "optimal";
+  options.policy = PlacePolicy::kOptimal;
   options.budgets = ParseBudgets({budgets});
   options.slots = slots;
   return Place(tree, options);

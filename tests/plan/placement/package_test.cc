@@ -37,7 +37,7 @@ TEST(PackagePlacement, ModulesAreLayersAndSharedWeightsAreTied) {
             (std::vector<std::vector<std::string>>{{"module0.block.0.w", "module3.head.w"}}));
   PlaceOptions options;
   options.budgets = ParseBudgets({"0=800,1=10kB"});
-  options.policy = "balanced";
+  options.policy = PlacePolicy::kBalanced;
   DeviceMap map = Place(tree, options).map;
   EXPECT_EQ(DeviceOf(map, "module0"), DeviceOf(map, "module3"));
 }
@@ -45,14 +45,14 @@ TEST(PackagePlacement, ModulesAreLayersAndSharedWeightsAreTied) {
 TEST(PackagePlacement, BuffersOfSeveralModulesCountOnceADevice) {
   Manifest manifest = FourModules();
   for (int m : {0, 1, 3}) {
-    manifest.modules[m].held.push_back({"mask", "buffer", "bool", {50}, false, true});
-    manifest.modules[m].held.push_back({"c0", "constant", "float32", {25}, false, true});
+    manifest.modules[m].held.push_back({"mask", WeightKind::kBuffer, "bool", {50}, false, true});
+    manifest.modules[m].held.push_back({"c0", WeightKind::kConstant, "float32", {25}, false, true});
   }
   const ModuleTree tree = TreeOfPackage(manifest);
   EXPECT_EQ(tree.modules[0].bytes, 1600 + 150);
   PlaceOptions options;
   options.budgets = ParseBudgets({"0=10kB,1=10kB"});
-  options.policy = "balanced";
+  options.policy = PlacePolicy::kBalanced;
   const Placement placement = Place(tree, options);
   EXPECT_NE(DeviceOf(placement.map, "module0"), DeviceOf(placement.map, "module1"));
   EXPECT_EQ(placement.budgets[0].used + placement.budgets[1].used, 1600 + 2 * 150);

@@ -267,7 +267,7 @@ std::string Budgets(int devices, const std::string& each) {
 
 TEST(Balanced, EqualLayersAreSharedEqually) {
   PlaceOptions options;
-  options.policy = "balanced";
+  options.policy = PlacePolicy::kBalanced;
   for (auto [layers, devices] :
        {std::pair(8, 4), {12, 3}, {12, 4}, {16, 4}, {24, 8}, {32, 8}, {80, 8}}) {
     Placement placement =
@@ -289,7 +289,7 @@ TEST(Balanced, HeavyEnds) {
   for (int i = 0; i < 8; ++i) children["h" + std::to_string(i)] = Linear(5, 5);
   children["head"] = Linear(16, 1000, false);
   PlaceOptions options;
-  options.policy = "balanced";
+  options.policy = PlacePolicy::kBalanced;
   for (const char* each : {"200000", "70000"}) {
     Placement placement = PlaceUnder(Tree(Container("LM", children)), Budgets(2, each), options);
     for (int64_t load : Loads(placement, 2)) EXPECT_LE(load, (128000 + 960) / 2 * 1.1);
@@ -299,7 +299,7 @@ TEST(Balanced, HeavyEnds) {
 
 TEST(Balanced, LowZeroAndGaps) {
   PlaceOptions options;
-  options.policy = "balanced_low_0";
+  options.policy = PlacePolicy::kBalancedLow0;
   ModuleTree eight = Tree(Sequential(std::vector<Json>(8, Linear(10, 10))));
   EXPECT_EQ(Loads(PlaceUnder(eight, Budgets(3, "1GB"), options), 3),
             (std::vector<int64_t>{0, 1760, 1760}));
@@ -317,7 +317,7 @@ TEST(Balanced, LowZeroAndGaps) {
 TEST(Balanced, AcceleratesBudgets) {
   auto limits = [](const std::string& given, const std::string& policy = "balanced") {
     PlaceOptions options;
-    options.policy = policy;
+    options.policy = PlacePolicyFromText(policy);
     options.compat_accelerate = true;
     std::string text;
     for (const BudgetUse& use : PlaceUnder(Model("MFT"), given, options).budgets)
@@ -334,7 +334,7 @@ TEST(Balanced, AcceleratesBudgets) {
   EXPECT_EQ(limits("1=300,2=300", "balanced_low_0"), "1=0 2=300 ");
   // The published split of 8 equal layers on 4 devices.
   PlaceOptions options;
-  options.policy = "balanced";
+  options.policy = PlacePolicy::kBalanced;
   options.compat_accelerate = true;
   ModuleTree eight = Tree(Sequential(std::vector<Json>(8, Linear(10, 10))));
   EXPECT_EQ(Loads(PlaceUnder(eight, Budgets(4, "1GB"), options), 4),
@@ -346,7 +346,7 @@ TEST(Place, NoKeyCoversWhatFoundNoPlace) {
       ReadModuleTree(Json{{"", Sequential({Linear(4, 4), Linear(4, 4), Linear(4, 4)})}}, "tree");
   for (const char* policy : {"auto", "balanced", "optimal"}) {
     PlaceOptions options;
-    options.policy = policy;
+    options.policy = PlacePolicyFromText(policy);
     options.budgets = ParseBudgets({"disk=170"});
     const Placement placement = Place(tree, options);
     EXPECT_EQ(placement.map, (DeviceMap{{"0", "disk"}, {"1", "disk"}})) << policy;
@@ -355,9 +355,7 @@ TEST(Place, NoKeyCoversWhatFoundNoPlace) {
 }
 
 TEST(Place, UnknownPoliciesAndDevices) {
-  PlaceOptions options;
-  options.policy = "balaned";
-  EXPECT_THROW(PlaceUnder(Model("MFT"), "0=1", options), Error);
+  EXPECT_THROW(PlacePolicyFromText("balaned"), Error);
   for (const char* text : {"tpu=10", "-1=1000", "0=1,0=2", "0", "0=1Gb", "0:1", "", "0=-5"})
     EXPECT_THROW(ParseBudgets({text}), Error) << text;
   std::vector<std::string> order;

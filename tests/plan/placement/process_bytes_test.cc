@@ -54,7 +54,7 @@ TEST(ProcessBytes, WholeProcessesKeepToTheirBudgets) {
     for (int64_t megabytes : {3, 4, 7, 12}) {
       const int64_t limit = kProcessBytes + megabytes * kMegabyte;
       PlaceOptions options = Options({"cpu=" + std::to_string(limit)});
-      options.policy = policy;
+      options.policy = PlacePolicyFromText(policy);
       const Placement placement = PlaceProcesses(TenLayers(), options, nullptr);
       EXPECT_TRUE(placement.uncovered.empty());
       EXPECT_LE(Of(placement, "cpu").Peak(), limit) << policy << " " << megabytes;

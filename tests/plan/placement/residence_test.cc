@@ -17,8 +17,10 @@ Manifest FourModules() {
     module.name = "module" + std::to_string(m);
     module.covers = {"layers." + std::to_string(m), "layers." + std::to_string(m) + ".fc"};
     WeightInfo weight{
-        "layers." + std::to_string(m) + ".fc.weight", "parameter", "float32", {4, 4}, true, true};
-    WeightInfo constant{"c" + std::to_string(m), "constant", "float32", {2}, false, true};
+        "layers." + std::to_string(m) + ".fc.weight", WeightKind::kParameter, "float32", {4, 4},
+        true, true};
+    WeightInfo constant{
+        "c" + std::to_string(m), WeightKind::kConstant, "float32", {2}, false, true};
     module.held = {weight, constant};
     manifest.modules.push_back(module);
   }
@@ -60,8 +62,8 @@ TEST(TensorIds, OneForWhatARankNeedsOnce) {
   Manifest manifest = FourModules();
   manifest.shared = {{{{0, "layers.0.fc.weight"}, {3, "layers.3.fc.weight"}}}};
   for (int m : {1, 2}) {
-    manifest.modules[m].held[1] = {"mask", "buffer", "bool", {2}, false, true};
-    manifest.modules[m].held.push_back({"mask", "constant", "bool", {2}, false, true});
+    manifest.modules[m].held[1] = {"mask", WeightKind::kBuffer, "bool", {2}, false, true};
+    manifest.modules[m].held.push_back({"mask", WeightKind::kConstant, "bool", {2}, false, true});
   }
   using Ids = std::vector<std::vector<int>>;
   EXPECT_EQ(TensorIds(manifest, false), (Ids{{0, 1}, {2, 3, 4}, {5, 3, 4}, {0, 6}}));

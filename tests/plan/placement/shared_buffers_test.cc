@@ -21,7 +21,7 @@ TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
   const auto split = Parsed(R"({"0": 0, "1": 0, "2": 1, "3": 1})");
   PlaceOptions options;
   for (const char* policy : {"auto", "sequential", "balanced", "optimal"}) {
-    options.policy = policy;
+    options.policy = PlacePolicyFromText(policy);
     const bool greedy = policy[0] == 'a' || policy[0] == 's';  // keeps room for the largest layer
     const std::string first = greedy ? "0=360" : "0=260";
     Placement placement = PlaceUnder(tree, first + ",1=260", options);
@@ -62,7 +62,7 @@ TEST(Place, BudgetsHold) {
     budgets += "cpu=" + std::to_string(random() % 200);
     for (const char* policy : {"auto", "sequential", "balanced", "balanced_low_0", "optimal"}) {
       PlaceOptions options;
-      options.policy = policy;
+      options.policy = PlacePolicyFromText(policy);
       options.offload_buffers = true;
       const Placement placement = PlaceUnder(tree, budgets, options);
       const MapProblems problems = CheckDeviceMap(tree, placement.map);
@@ -83,7 +83,7 @@ TEST(Place, TheBoundOfOptimalHoldsWithASharedBuffer) {
     layers.back()["buffers"] = {{"mask", i ? SameAs("0.mask") : TensorJson({60}, "U8")}};
   }
   PlaceOptions options;
-  options.policy = "optimal";
+  options.policy = PlacePolicy::kOptimal;
   options.offload_buffers = true;
   const Placement placement =
       PlaceUnder(Tree(Sequential(layers)), "0=210,1=300,cpu=1000", options);

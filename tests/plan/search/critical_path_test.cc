@@ -81,7 +81,7 @@ std::vector<RankOrders> Orders(const OrderProblem& p) {
   for (int depth : {1, 2, p.microbatches}) {
     ListPolicy policy;
     policy.split = true, policy.in_flight.assign(p.stages, depth);
-    orders.push_back(OrderOf(ListSchedule(p.placement, p.ranks, p.microbatches, policy)));
+    orders.push_back(RankOrdersOf(ListSchedule(p.placement, p.ranks, p.microbatches, policy)));
   }
   return orders;
 }

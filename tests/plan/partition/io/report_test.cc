@@ -36,7 +36,7 @@ TEST(Report, JsonHasWhatReadersExpect) {
   ProfileProblem profile;
   PartitionProblem problem = Problem(graph, 4, &profile);
   PartitionReport report = MakeReport(problem, SolvePartition(problem, {}));
-  report.mode = "exact";
+  report.mode = PartitionMode::kExact;
   Json json = ReportJson(report);
   for (const char* key :
        {"feasible", "objective", "lower_bound", "gap", "mode", "seconds", "stages"})
