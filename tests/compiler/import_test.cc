@@ -36,7 +36,8 @@ std::vector<at::Tensor> ExportedModel(const at::Tensor& x, std::vector<at::Tenso
   const at::Tensor mean = y.detach().mean();
   y = at::dropout(y, 0.5, true);
   y = y.sum().item<float>() > 0 ? y.sin() : y.cos();
-  return {(at::linear(y, w[2], w[3]) * mean).view({x.size(0), 2, 1}), at::cat({y, y}, -1).chunk(2, -1)[0]};
+  return {(at::linear(y, w[2], w[3]) * mean).view({x.size(0), 2, 1}),
+          at::cat({y, y}, -1).chunk(2, -1)[0]};
 }
 
 TEST(ImportExport, ComputesWhatTheModelComputes) {
@@ -56,7 +57,8 @@ TEST(ImportExport, ComputesWhatTheModelComputes) {
                                                 : at::rand(weight.shape));
   for (int trial = 0; trial < 4; ++trial) {
     std::vector<at::Tensor> own, theirs;
-    for (const at::Tensor& weight : weights) own.push_back(weight.clone()), theirs.push_back(weight.clone());
+    for (const at::Tensor& weight : weights)
+      own.push_back(weight.clone()), theirs.push_back(weight.clone());
     const at::Tensor x = at::randn({5, 2});
     std::vector<c10::IValue> stack(own.begin(), own.end());
     stack.insert(stack.end(), {true, at::Device("cpu"), x});
@@ -65,7 +67,8 @@ TEST(ImportExport, ComputesWhatTheModelComputes) {
     at::manual_seed(static_cast<uint64_t>(trial));
     const auto expected = ExportedModel(x, theirs);
     ASSERT_EQ(results.size(), 2u);
-    for (size_t i : {0, 1}) EXPECT_TRUE(at::equal(results[i].toTensor(), expected[i])) << trial << i;
+    for (size_t i : {0, 1})
+      EXPECT_TRUE(at::equal(results[i].toTensor(), expected[i])) << trial << i;
     for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(at::equal(own[i], theirs[i])) << names[i];
   }
 }
@@ -81,12 +84,14 @@ TEST(ExportGraph, NumbersOfTheSchema) {
     EXPECT_THROW(ExportLayout(unknown), Error) << unknown;
     EXPECT_THROW(ExportMemoryFormat(unknown), Error) << unknown;
   }
-  const ExportJson node = ExportJson::parse(R"({"outputs": [{"as_tensor": {"name": "a"}}, {"as_tensors": [{"name": "b"}, {"name": "c"}]}],
+  const ExportJson node = ExportJson::parse(
+      R"({"outputs": [{"as_tensor": {"name": "a"}}, {"as_tensors": [{"name": "b"}, {"name": "c"}]}],
     "inputs": [{"arg": {"as_int": 1}}, {"arg": {"as_graph": {"name": "g", "graph": {"nodes": []}}}}]})");
   EXPECT_EQ(ResultNames(node), (Strings{"a", "b", "c"}));
   EXPECT_TRUE(GraphOf(node, 1).contains("nodes"));
   // Names are unique, and ones that are taken get a number.
-  Model model = ParseModel("graph(%training : bool, %device : Device, %x : Tensor):\n  return (%x)\n");
+  Model model =
+      ParseModel("graph(%training : bool, %device : Device, %x : Tensor):\n  return (%x)\n");
   ExportConverter converter(model, "m.pt2");
   torch::jit::Value *a = model.graph->addInput(), *b = model.graph->addInput();
   EXPECT_EQ(converter.Name(a, "y"), "y");
@@ -119,16 +124,19 @@ TEST(SourceLines, VariablesThatALineAssigns) {
   EXPECT_EQ(AssignedIn("x += y"), Strings{"x"});
   EXPECT_EQ(AssignedIn("x[0] = y"), Strings{""});
   EXPECT_EQ(AssignedIn("y, = f(x)"), Strings{"y"});
-  for (const char* none : {"return x", "if x == y:", "f(a=1)", "x = 1; y = 2", "(y := x)", "# a = b"})
+  for (const char* none :
+       {"return x", "if x == y:", "f(a=1)", "x = 1; y = 2", "(y := x)", "# a = b"})
     EXPECT_EQ(AssignedIn(none), Strings{}) << none;
   auto node = [](const std::string& name, int line, const std::string& code) {
     return ExportJson{{"outputs", {{{"as_tensor", {{"name", name}}}}}},
-                      {"metadata", {{"stack_trace", "  File \"m.py\", line " + std::to_string(line) +
-                                                        ", in forward\n    " + code + "\n"}}}};
+                      {"metadata",
+                       {{"stack_trace", "  File \"m.py\", line " + std::to_string(line) +
+                                            ", in forward\n    " + code + "\n"}}}};
   };
   // Only the last node of a statement is the variable.
-  const auto variables = VariablesOf(ExportJson::array(
-      {node("mul", 3, "y = a * b + c"), node("add", 3, "y = a * b + c"), node("sin", 4, "return y.sin()")}));
+  const auto variables = VariablesOf(
+      ExportJson::array({node("mul", 3, "y = a * b + c"), node("add", 3, "y = a * b + c"),
+                         node("sin", 4, "return y.sin()")}));
   EXPECT_EQ(variables, (std::unordered_map<std::string, std::string>{{"add", "y"}}));
 }
 
@@ -143,9 +151,11 @@ graph(%count : Tensor, %training : bool, %device : Device, %x : Tensor):
   %z : Tensor = aten::sin(%y)
   %copy : Tensor = aten::copy_(%count, %new, %no)
   return (%z)
-)IR", {Buffer("count")});
+)IR",
+                           {Buffer("count")});
   auto run = [&](at::Tensor count) {
-    const at::Tensor z = RunGraph(model.graph, {count, true, at::Device("cpu"), at::full({2}, 3.)})[0].toTensor();
+    const at::Tensor z =
+        RunGraph(model.graph, {count, true, at::Device("cpu"), at::full({2}, 3.)})[0].toTensor();
     return std::pair(count, z);
   };
   const auto [count, z] = run(at::ones({2}));
@@ -180,7 +190,8 @@ graph(%w : Tensor, %p : Tensor, %g : Tensor, %training : bool, %device : Device,
   %z : Tensor = aten::mul(%p, %x)
   %u : Tensor = aten::mul(%g, %x)
   return (%w, %y, %z, %u)
-)IR", {weight, plain, gaps});
+)IR",
+                           {weight, plain, gaps});
   KeepLayouts(model);
   model.graph->lint();
   EXPECT_FALSE(model.weights[0].own_layout || model.weights[1].own_layout);
@@ -201,7 +212,8 @@ graph(%a : Tensor, %b : Tensor, %training : bool, %device : Device, %x : Tensor)
   %y : Tensor = aten::mul(%x, %a)
   %z : Tensor = aten::mul(%y, %b)
   return (%z)
-)IR", {a, b});
+)IR",
+                    {a, b});
 }
 
 TEST(TakeWeights, ByNameWithAPrefixAndCast) {
@@ -209,9 +221,9 @@ TEST(TakeWeights, ByNameWithAPrefixAndCast) {
   const std::string a = Floats(at::ones({2})), b = Floats(at::ones({3}, at::kHalf));
   WriteSafetensors(file, {{"a", "F32", {2}, a}, {"b", "F16", {3}, b}, {"c", "F16", {3}, b}});
   Model model = TwoWeights();
-  EXPECT_EQ(TakeWeights(model, file),
-            (Strings{"the names in " + file + " lack the prefix \"net.\"",
-                     file + " has c, which the model does not use", "1 weight cast to the model's dtype"}));
+  EXPECT_EQ(TakeWeights(model, file), (Strings{"the names in " + file + " lack the prefix \"net.\"",
+                                               file + " has c, which the model does not use",
+                                               "1 weight cast to the model's dtype"}));
   EXPECT_FALSE(model.weights[0].absent || model.weights[1].absent);
   EXPECT_EQ(model.weights[1].stored, at::kHalf);
   std::string bytes(8, '\0');
@@ -227,8 +239,9 @@ TEST(TakeWeights, ByNameWithAPrefixAndCast) {
   Model shape = TwoWeights();
   EXPECT_EQ(Message([&] { TakeWeights(shape, file); }),
             file + ": \"net.b\": is [2], the model's \"net.b\" is [3]");
-  EXPECT_EQ(Message([&] { RefuseAbsentWeights(TwoWeights()); }),
-            "test.pt2: was exported without weights: net.a, net.b\n  pass them with --weights FILE");
+  EXPECT_EQ(
+      Message([&] { RefuseAbsentWeights(TwoWeights()); }),
+      "test.pt2: was exported without weights: net.a, net.b\n  pass them with --weights FILE");
 }
 
 TEST(CastWeights, AndInputsOnEntry) {
@@ -267,7 +280,9 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_EQ(follow("y = x.to(torch.float32)"), "");
   const std::string error = follow("y = x.to(z.dtype)");
   EXPECT_EQ(error.find("test.pt2: --dtype bfloat16: the model holds float32 or a limit of it "
-                       "(torch.finfo) as a constant"), 0u) << error;
+                       "(torch.finfo) as a constant"),
+            0u)
+      << error;
   EXPECT_NE(error.find("\n    to, "), std::string::npos) << error;
   EXPECT_NE(error.find("model.py:31: y = x.to(z.dtype)\n"), std::string::npos) << error;
 }
@@ -286,16 +301,18 @@ graph(%whole : Tensor, %part : Tensor, %training : bool, %device : Device, %x : 
   return (%y, %s)
 )IR";
   Model model = ParseModel(text, {whole, part});
-  EXPECT_EQ(MergeViews(model), (Strings{"\"part\" is a view of \"whole\" and has no memory of its own; "
-                                        "files of weights do not name it"}));
+  EXPECT_EQ(MergeViews(model),
+            (Strings{"\"part\" is a view of \"whole\" and has no memory of its own; "
+                     "files of weights do not name it"}));
   ASSERT_EQ(model.weights.size(), 1u);
   const auto results = RunGraph(model.graph, {memory, true, at::Device("cpu"), at::full({2}, 2.)});
   EXPECT_TRUE(at::equal(results[0].toTensor(), at::tensor({6.f, 8.f})));
   part.requires_grad = true;
   model = ParseModel(text, {whole, part});
-  EXPECT_EQ(Message([&] { MergeViews(model); }),
-            "test.pt2: parameter \"part\" is a part of \"whole\", which is not trained\n  give it its "
-            "own memory: p.data = p.data.clone()");
+  EXPECT_EQ(
+      Message([&] { MergeViews(model); }),
+      "test.pt2: parameter \"part\" is a part of \"whole\", which is not trained\n  give it its "
+      "own memory: p.data = p.data.clone()");
 }
 
 }  // namespace

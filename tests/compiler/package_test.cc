@@ -28,11 +28,13 @@ std::string Bytes(const at::Tensor& tensor) {
 }
 
 TEST(AnnotateCode, SaysWhereOperationsComeFromAndShortensFloats) {
-  const std::string first = "class Module0(Module):\n  __parameters__ = []\n  w : Tensor\n"
-                            "  def forward(self: __torch__.Module0,\n    x: Tensor) -> Tensor:\n";
-  const std::string rows[] = {"    y = torch.mul(x, 1.0000000000000001e-05)\n",
-                              "    z = torch.add(y, 0.10000000000000001, \"0.10000000000000001\")\n",
-                              "    u = torch.sin(z)\n", "    return u\n"};
+  const std::string first =
+      "class Module0(Module):\n  __parameters__ = []\n  w : Tensor\n"
+      "  def forward(self: __torch__.Module0,\n    x: Tensor) -> Tensor:\n";
+  const std::string rows[] = {
+      "    y = torch.mul(x, 1.0000000000000001e-05)\n",
+      "    z = torch.add(y, 0.10000000000000001, \"0.10000000000000001\")\n",
+      "    u = torch.sin(z)\n", "    return u\n"};
   std::string text = first;
   torch::jit::SourceRangeRecords ranges;
   auto add = [&](const std::string& row, const std::string& origin) {
@@ -49,7 +51,8 @@ TEST(AnnotateCode, SaysWhereOperationsComeFromAndShortensFloats) {
             "    # fc  model.py:31: self.fc(x)\n    y = torch.mul(x, 1e-05)\n"
             "    z = torch.add(y, 0.1, \"0.10000000000000001\")  # see there\n"
             "    # model.py:32: a|b\n    u = torch.sin(z)\n    return u\n");
-  std::string folded = "  def f(self):\n    return torch.sin(x)\n", named = "  def f(self):\n    return y\n";
+  std::string folded = "  def f(self):\n    return torch.sin(x)\n",
+              named = "  def f(self):\n    return y\n";
   NameResult(folded, "y");
   EXPECT_EQ(folded, "  def f(self):\n    y = torch.sin(x)\n    return y\n");
   const std::string before = named;
@@ -94,9 +97,11 @@ graph(%a : Tensor, %b : Tensor, %training : bool, %device : Device, %x : Tensor)
   pipewright::pipe_split()
   %z : Tensor = aten::mm(%y, %b)
   return (%z)
-)IR", {a, b});
+)IR",
+                           {a, b});
   model.symbols["s0"] = {2, 8};
-  for (const char* value : {"x", "y", "z"}) model.meta[value] = {at::kFloat, false, {"s0", "3"}, ""};
+  for (const char* value : {"x", "y", "z"})
+    model.meta[value] = {at::kFloat, false, {"s0", "3"}, ""};
   auto scope = c10::make_intrusive<torch::jit::Scope>();
   Find(model, "aten::mm", 0)->setScope(scope->push(c10::Symbol::scope("a")));
   Find(model, "aten::mm", 1)->setScope(scope->push(c10::Symbol::scope("b")));
@@ -126,7 +131,8 @@ TEST(WritePackage, HoldsModulesWeightsManifestAndConfs) {
     file.Read(file.At(m ? "b.weight" : "a.weight"), 0, bytes.data(), 36);
     EXPECT_EQ(bytes, Bytes(model.weights[m].data));
   }
-  EXPECT_EQ(manifest.values[manifest.modules[1].inputs.at(0)].shape, (std::vector<std::string>{"s0", "3"}));
+  EXPECT_EQ(manifest.values[manifest.modules[1].inputs.at(0)].shape,
+            (std::vector<std::string>{"s0", "3"}));
   const Conf conf = ReadConf(options.output + "/conf/mp_conf.json");
   EXPECT_EQ(conf.module_to_stage, (std::vector<int>{0, 1}));
   EXPECT_FALSE(fs::exists(options.output + "/samples.safetensors"));
@@ -134,9 +140,11 @@ TEST(WritePackage, HoldsModulesWeightsManifestAndConfs) {
   CheckReplaceable(options, {});
   WriteFile(options.output + "/mine.txt", "");
   EXPECT_EQ(Message([&] { CheckReplaceable(options, {}); }),
-            options.output + ": holds what somebody edited or added: mine.txt\n  choose another "
-                             "output, or replace it all with --force");
-  EXPECT_EQ(Message([&] { WritePackage(model, bodies, options); }).find(options.output + ": holds"), 0u);
+            options.output +
+                ": holds what somebody edited or added: mine.txt\n  choose another "
+                "output, or replace it all with --force");
+  EXPECT_EQ(Message([&] { WritePackage(model, bodies, options); }).find(options.output + ": holds"),
+            0u);
   options.force = true;
   WritePackage(model, bodies, options);
   EXPECT_FALSE(fs::exists(options.output + "/mine.txt"));
@@ -144,14 +152,16 @@ TEST(WritePackage, HoldsModulesWeightsManifestAndConfs) {
             options.output + ": contains the input " + options.output +
                 "/model.pt2, which would be deleted\n  choose another output");
   options.output += "/inside";
-  EXPECT_NE(Message([&] { CheckReplaceable(options, {}); }).find(": lies in the package "), std::string::npos);
+  EXPECT_NE(Message([&] { CheckReplaceable(options, {}); }).find(": lies in the package "),
+            std::string::npos);
   options.output = TempPath("folder");
   fs::create_directories(options.output);
   CheckReplaceable(options, {});  // empty
   WriteFile(options.output + "/file", "");
   EXPECT_EQ(Message([&] { CheckReplaceable(options, {}); }),
-            options.output + ": exists and is not a package\n  choose another output, or remove it "
-                             "yourself");
+            options.output +
+                ": exists and is not a package\n  choose another output, or remove it "
+                "yourself");
 }
 
 TEST(Explain, ModulesWithTheirValues) {
@@ -159,10 +169,12 @@ TEST(Explain, ModulesWithTheirValues) {
   const std::vector<ModuleBody> bodies = RunPasses(model, {});
   const std::string text = Explain(model, bodies, MakeManifest(model, bodies));
   for (const char* part :
-       {"module0, cut ", "  submodules: a\n  operations: a 1\n  weights: 1, 36 B\n  takes x from the input\n"
-                         "  gives y to module1\n",
-        "module1, cut ", "  submodules: b\n  operations: b 1\n  weights: 1, 36 B\n  takes y from module0\n"
-                         "  gives z to the output\n"})
+       {"module0, cut ",
+        "  submodules: a\n  operations: a 1\n  weights: 1, 36 B\n  takes x from the input\n"
+        "  gives y to module1\n",
+        "module1, cut ",
+        "  submodules: b\n  operations: b 1\n  weights: 1, 36 B\n  takes y from module0\n"
+        "  gives z to the output\n"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nin\n" << text;
 }
 

@@ -95,21 +95,25 @@ TEST(ScriptArchive, WeightsLieInTheFile) {
   EXPECT_EQ(script.file->bytes().substr(offset, 16),
             std::string_view(static_cast<const char*>(module.attr("w").toTensor().data_ptr()), 16));
   EXPECT_EQ(Message([&] { StorageOffset(script, at::ones({2}), "foreign"); }),
-            path + ": weight \"foreign\": is longer than its record\n  the file is damaged: copy or "
-                   "save it again");
-  EXPECT_EQ(Message([&] { StorageOffset(script, at::ones({2}).to_sparse(), "sparse"); }),
-            path + ": weight \"sparse\": is not a dense tensor\n  store it dense, and not quantised");
+            path +
+                ": weight \"foreign\": is longer than its record\n  the file is damaged: copy or "
+                "save it again");
+  EXPECT_EQ(
+      Message([&] { StorageOffset(script, at::ones({2}).to_sparse(), "sparse"); }),
+      path + ": weight \"sparse\": is not a dense tensor\n  store it dense, and not quantised");
   const Archive exported(std::string(TEST_DIR) + "/data/import/export.pt2");
   EXPECT_EQ(Message([&] { OpenScript(exported); }),
-            exported.path() + ": was written by a PyTorch before 1.4\n  save the model again with "
-                              "torch.jit.save");
+            exported.path() +
+                ": was written by a PyTorch before 1.4\n  save the model again with "
+                "torch.jit.save");
 }
 
 TEST(ScriptSource, NestsOnlySoDeep) {
   CheckCode("def f(x):\n  return " + std::string(300, '(') + "x" + std::string(300, ')'), "f.py");
   EXPECT_EQ(Message([] { CheckCode("def f(x):\n  return " + std::string(301, '('), "f.py"); }),
             "f.py:2: nests deeper than 300 levels\n  write the model with intermediate values");
-  CheckCode("x = \"" + std::string(1000, '(') + "\"\ny = '" + std::string(1000, '[') + "'\n", "f.py");
+  CheckCode("x = \"" + std::string(1000, '(') + "\"\ny = '" + std::string(1000, '[') + "'\n",
+            "f.py");
   std::string minus = "x = ", nots = "x = ", blocks;
   for (int i = 0; i < 400; ++i) {
     minus += "-";
@@ -124,7 +128,8 @@ TEST(ScriptSource, DamagedTablesOfLinesGiveNone) {
   const auto lines = MakeModelLines("no pickle at all");
   auto source = std::make_shared<torch::jit::Source>("x = y", "f.py", 1);
   EXPECT_FALSE(lines->findSourceRangeThatGenerated(torch::jit::SourceRange(source, 0, 5)));
-  EXPECT_FALSE(MakeModelLines("")->findSourceRangeThatGenerated(torch::jit::SourceRange(source, 0, 5)));
+  EXPECT_FALSE(
+      MakeModelLines("")->findSourceRangeThatGenerated(torch::jit::SourceRange(source, 0, 5)));
 }
 
 }  // namespace

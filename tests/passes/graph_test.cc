@@ -46,7 +46,9 @@ graph(%training : bool, %device : Device, %x : Tensor, %y : Tensor):
   return (%s, %c, %d)
 )IR");
   Memory memory(model, Alias::kKnown);
-  auto share = [&](const char* a, const char* b) { return memory.Share(Named(model, a), Named(model, b)); };
+  auto share = [&](const char* a, const char* b) {
+    return memory.Share(Named(model, a), Named(model, b));
+  };
   EXPECT_TRUE(share("x", "v") && share("x", "w") && share("v", "w") && share("s", "x"));
   EXPECT_TRUE(share("l", "x") && share("l", "y"));
   EXPECT_TRUE(share("d", "x"));
@@ -83,7 +85,8 @@ graph(%training : bool, %device : Device, %x : Tensor, %y : Tensor, %sizes : int
   EXPECT_TRUE(HidesMemory(Find(model, "aten::_unsafe_view")));
   EXPECT_FALSE(HidesMemory(Find(model, "aten::view")));
   Memory memory(model, Alias::kKnown);
-  const std::vector<torch::jit::Node*> nodes(model.graph->nodes().begin(), model.graph->nodes().end());
+  const std::vector<torch::jit::Node*> nodes(model.graph->nodes().begin(),
+                                             model.graph->nodes().end());
   const std::vector<Write> writes = WritesOf(model);
   ASSERT_EQ(writes.size(), 2u);
   EXPECT_TRUE(IsBehindAutograd(writes[0], nodes, memory));
@@ -123,7 +126,8 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor, %k : Tensor,
   %r : Tensor = aten::relu(%y)
   %c : Tensor = aten::conv2d(%i, %k, %none, %p, %p, %p, %one)
   return (%t, %r, %c)
-)IR", {weight});
+)IR",
+                           {weight});
   model.symbols["s0"] = {2, 10};  // 16 is too many
   model.meta["x"] = {at::kFloat, false, {"2*s0", "3"}, ""};
   model.meta["y"] = model.meta["r"] = {at::kHalf, false, {"2*s0", "8"}, ""};
@@ -158,10 +162,15 @@ graph(%training : bool, %device : Device, %x : Tensor, %h : Tensor, %c : Tensor,
   %y : Tensor, %hn : Tensor, %cn : Tensor = aten::lstm(%x, %hx, %w, %no, %two, %p, %training, %yes, %no)
   return (%y, %hn, %cn)
 )IR");
-  const std::vector<c10::IValue> inputs = {true, at::Device("cpu"), at::randn({5, 2, 3}),
-                                           at::randn({4, 2, 4}), at::randn({4, 2, 4}),
-                                           at::randn({16, 3}), at::randn({16, 4}),
-                                           at::randn({16, 8}), at::randn({16, 4})};
+  const std::vector<c10::IValue> inputs = {true,
+                                           at::Device("cpu"),
+                                           at::randn({5, 2, 3}),
+                                           at::randn({4, 2, 4}),
+                                           at::randn({4, 2, 4}),
+                                           at::randn({16, 3}),
+                                           at::randn({16, 4}),
+                                           at::randn({16, 8}),
+                                           at::randn({16, 4})};
   auto run = [&] {
     at::manual_seed(9);
     return RunGraph(model.graph, inputs);
@@ -191,9 +200,12 @@ graph(%training : bool, %device : Device, %x : Tensor, %sizes : Tensor, %h : Ten
 )IR");
   const std::string error = Message([&] { SplitRnnDropout(model); });
   EXPECT_EQ(error.find("test.pt2: gru, "), 0u) << error;
-  EXPECT_NE(error.find(": has dropout between its layers and a packed sequence, whose dropout cannot "
-                       "be repeated on every rank\n  set dropout=0 and put torch.nn.Dropout between "
-                       "single-layer RNNs"), std::string::npos) << error;
+  EXPECT_NE(
+      error.find(": has dropout between its layers and a packed sequence, whose dropout cannot "
+                 "be repeated on every rank\n  set dropout=0 and put torch.nn.Dropout between "
+                 "single-layer RNNs"),
+      std::string::npos)
+      << error;
 }
 
 TEST(SortByModule, KeepsTheOrderWithinAModuleAndOfWrites) {
@@ -223,10 +235,12 @@ graph(%training : bool, %device : Device, %x : Tensor, %y : Tensor):
   const std::string error =
       Message([&] { sort(model, {{"a", 0}, {"b", 0}, {"c", 0}, {"d", 1}, {"e", 0}}); });
   EXPECT_EQ(error.find("test.pt2: relu_, "), 0u) << error;
-  EXPECT_NE(error.find("writes in place, in module 0, to memory that "), std::string::npos) << error;
+  EXPECT_NE(error.find("writes in place, in module 0, to memory that "), std::string::npos)
+      << error;
   EXPECT_NE(error.find(" uses in module 1: the order of the two would change\n  put both in one "
                        "module, or use the operation that makes a new tensor"),
-            std::string::npos) << error;
+            std::string::npos)
+      << error;
 }
 
 }  // namespace

@@ -118,7 +118,9 @@ graph(%training : bool, %device : Device, %x : Tensor, %g : Generator):
   %n : Tensor = aten::feature_dropout_(%x, %p, %training)
   return (%a, %b, %c, %d, %e, %f, %h, %i, %j, %k, %l, %m, %n)
 )IR");
-  auto draws = [&](const std::string& kind, int nth = 0) { return DrawsOf(Find(model, kind, nth)); };
+  auto draws = [&](const std::string& kind, int nth = 0) {
+    return DrawsOf(Find(model, kind, nth));
+  };
   auto form = [&](const std::string& kind, int nth = 0) {
     return RepeatableForm(Find(model, kind, nth));
   };
@@ -158,7 +160,8 @@ graph(%mean : Tensor, %var : Tensor, %training : bool, %device : Device, %x : Te
   %c : Tensor = aten::batch_norm(%x, %none, %none, %device, %var, %no, %tenth, %eps, %no)
   %d : Tensor = aten::batch_norm(%x, %none, %none, %b, %a, %training, %m, %eps, %no)
   return (%b, %c, %d)
-)IR", {Buffer("mean"), Buffer("var")});
+)IR",
+                                 {Buffer("mean"), Buffer("var")});
   EXPECT_TRUE(WritesStatistics(Find(model, "aten::batch_norm")));
   EXPECT_TRUE(WritesStatistics(Find(model, "aten::instance_norm")));
   EXPECT_FALSE(WritesStatistics(Find(model, "aten::batch_norm", 1)));
@@ -174,7 +177,7 @@ graph(%mean : Tensor, %var : Tensor, %training : bool, %device : Device, %x : Te
     at::instance_norm(a, {}, {}, mean, var, true, 0.5, 1e-5, false);
   }
   EXPECT_TRUE(at::allclose(means[1] - means[0], at::full({3}, *kept)));
-  EXPECT_EQ(KeptPart({Find(model, "aten::batch_norm")->output()}), std::nullopt);  // other uses
+  EXPECT_EQ(KeptPart({Find(model, "aten::batch_norm")->output()}), std::nullopt);     // other uses
   EXPECT_EQ(KeptPart({Find(model, "aten::instance_norm")->output()}), std::nullopt);  // momentum %m
   EXPECT_EQ(KeptPart({}), std::nullopt);
 }
@@ -205,7 +208,8 @@ graph(%training : bool, %device : Device, %x : Tensor, %instance : Tensor):
   EXPECT_NE(error({1, 3}, {1, 3, 2})
                 .find("batch norm in training needs more than one value per channel, and its input "
                       "has sizes [1, 3]: the variance of one value is not defined; give each "
-                      "microbatch two samples or more"), std::string::npos);
+                      "microbatch two samples or more"),
+            std::string::npos);
   EXPECT_NE(error({2, 3}, {4, 3, 1}).find("instance norm in training needs more than one value"),
             std::string::npos);
 }

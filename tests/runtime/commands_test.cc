@@ -30,9 +30,11 @@ std::vector<TraceEvent> Events(const Plan& plan, std::vector<std::array<double, 
 }
 
 TEST(BenchReport, SendsCountTowardTheActionBeforeThem) {
-  const Plan plan = ReadPlan("0F0,0SEND_F0,0RECV_B0,0B0,0STEP\n1RECV_F0,1F0,1B0,1SEND_B0,1STEP\n", "plan");
+  const Plan plan =
+      ReadPlan("0F0,0SEND_F0,0RECV_B0,0B0,0STEP\n1RECV_F0,1F0,1B0,1SEND_B0,1STEP\n", "plan");
   RankMeasurements measured;
-  AddMeasurements(Events(plan, {{0, 2, 0}, {2, 2.5, 0}, {2.5, 3, 0.25}, {3, 7, 1}, {7, 8, 0}}), measured);
+  AddMeasurements(Events(plan, {{0, 2, 0}, {2, 2.5, 0}, {2.5, 3, 0.25}, {3, 7, 1}, {7, 8, 0}}),
+                  measured);
   using Key = std::pair<int, ActionKind>;
   EXPECT_EQ(measured.actions.at(Key(0, ActionKind::kForward)), std::vector<double>{2.75});
   EXPECT_EQ(measured.actions.at(Key(0, ActionKind::kBackward)), std::vector<double>{3});
@@ -64,9 +66,11 @@ TEST(BenchReport, TheLinkIsTheSameOnAllRanks) {
 }
 
 TEST(RunTrace, OfComputeActionsStartsWhenTheirInputsAreThere) {
-  const Plan plan = ReadPlan("0F0,0SEND_F0,0RECV_B0,0B0,0STEP\n1RECV_F0,1F0,1B0,1SEND_B0,1STEP\n", "plan");
+  const Plan plan =
+      ReadPlan("0F0,0SEND_F0,0RECV_B0,0B0,0STEP\n1RECV_F0,1F0,1B0,1SEND_B0,1STEP\n", "plan");
   std::vector<TimedAction> events;
-  AddEvents(Events(plan, {{10, 12, 0}, {12, 12.5, 0.25}, {12.5, 13, 0.25}, {13, 17, 1}}), 4, 9, events);
+  AddEvents(Events(plan, {{10, 12, 0}, {12, 12.5, 0.25}, {12.5, 13, 0.25}, {13, 17, 1}}), 4, 9,
+            events);
   ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(std::pair(events[1].start, events[1].end), std::pair(3e6, 3.5e6));
   EXPECT_EQ(std::pair(events[3].start, events[3].end), std::pair(5e6, 8e6));
@@ -165,7 +169,9 @@ TEST(BenchRequests, StepsTrainAndStagesByThemselvesDoNot) {
   EXPECT_TRUE(Close(weights[0], reference.scale) && Close(weights[1], reference.shift));
   const std::string error = Requests("step 1\n", weights);
   EXPECT_NE(error.find("request: \"step 1\" is not \"steps N [each]\", \"stages SECONDS\" or "
-                       "\"halves SECONDS\""), std::string::npos) << error;
+                       "\"halves SECONDS\""),
+            std::string::npos)
+      << error;
 }
 
 // A model whose next token is the previous one plus 1, modulo 5.
@@ -190,8 +196,14 @@ std::string Counting() {
               {"logits", "tensor", "float32", {"s0", "s1", "5"}, true, 0, {}, {}}};
   m.inputs = {0};
   m.outputs = {1};
-  m.modules = {{"module0", "modules/module0.py", "weights/module0.safetensors", HexHash(code), {}, {0},
-                {1}, {{"table", "parameter", "float32", {5, 5}, true, true, 0}}}};
+  m.modules = {{"module0",
+                "modules/module0.py",
+                "weights/module0.safetensors",
+                HexHash(code),
+                {},
+                {0},
+                {1},
+                {{"table", "parameter", "float32", {5, 5}, true, true, 0}}}};
   const at::Tensor table = at::eye(5).roll(1, 1).contiguous();
   WriteSafetensors(package + "/weights/module0.safetensors",
                    {{"table", "F32", {5, 5}, {static_cast<const char*>(table.data_ptr()), 100}}});

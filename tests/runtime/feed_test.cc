@@ -112,7 +112,8 @@ TEST(Feed, GivesAllRanksTheSameSizesAndCutsSamples) {
     const bool reads = transport.rank() != 1;
     EXPECT_EQ(feed.Reads(false).size(), reads ? 1u : 0u);
     if (reads) {
-      EXPECT_TRUE(at::equal(feed.Input(0, 0, 0), at::tensor({0.f, 1.f, 2.f, 4.f, 5.f, 6.f}).view({2, 3})));
+      EXPECT_TRUE(
+          at::equal(feed.Input(0, 0, 0), at::tensor({0.f, 1.f, 2.f, 4.f, 5.f, 6.f}).view({2, 3})));
       EXPECT_TRUE(at::equal(feed.Input(-1, 0, 1), at::tensor({1, -100}, at::kLong)));
       // Two targets of the first microbatch count, and one of the second: 2/3 and 1/3 of the loss.
       EXPECT_DOUBLE_EQ(feed.LossWeight(0, 0, 0), 4. / 3);
@@ -146,7 +147,8 @@ TEST(Feed, WeightsAreOneWhereAllMicrobatchesCountTheSame) {
 
 TEST(Feed, NamesTheFirstSampleThatIsNotFinite) {
   const RunPlan run = ThreeRanks();
-  for (float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+  for (float value :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const Job job = SixSamples("spoilt.safetensors", value);
     RunThreads(3, [&](Transport& transport) {
       Feed feed;

@@ -87,14 +87,14 @@ TEST(Loss, FindsTheDimensionOfTheClasses) {
   ExpectClose(Loss(LossJob(), output, last, "y"),
               MeanOfClasses(output.reshape({-1, 7}).log_softmax(1), last.reshape({-1}), -100, 0));
   // One target in a row for each position.
-  ExpectClose(Loss(LossJob(), output, last.reshape({-1}), "y"),
-              Loss(LossJob(), output, last, "y"));
+  ExpectClose(Loss(LossJob(), output, last.reshape({-1}), "y"), Loss(LossJob(), output, last, "y"));
   // Both dimensions fit: the job must say which.
   const at::Tensor square = at::randn({2, 3, 3}), target = at::randint(0, 3, {2, 3});
-  EXPECT_EQ(ErrorOf([&] { Loss(LossJob(), square, target, "y"); }),
-            "y: the classes may be dimension 1 of the output or 2: output float32 [2, 3, 3], target "
-            "int64 [2, 3]\n  say which: \"loss\": {\"type\": \"cross_entropy\", \"class_dim\": 1}, "
-            "as PyTorch reads it, or -1 for the last");
+  EXPECT_EQ(
+      ErrorOf([&] { Loss(LossJob(), square, target, "y"); }),
+      "y: the classes may be dimension 1 of the output or 2: output float32 [2, 3, 3], target "
+      "int64 [2, 3]\n  say which: \"loss\": {\"type\": \"cross_entropy\", \"class_dim\": 1}, "
+      "as PyTorch reads it, or -1 for the last");
   LossJob job;
   job.fixed_dim = 1;
   const at::Tensor one = Loss(job, square, target, "y");
@@ -113,9 +113,9 @@ TEST(Loss, OfNumbersAsTheirFormulasSay) {
   ExpectClose(Loss(Of(LossJob::kL1), x, y, "y"), difference.mean());
   LossJob smooth = Of(LossJob::kSmoothL1);
   smooth.beta = 0.7;
-  ExpectClose(Loss(smooth, x, y, "y"),
-              at::where(difference < 0.7, difference.square() * (0.5 / 0.7), difference - 0.35)
-                  .mean());
+  ExpectClose(
+      Loss(smooth, x, y, "y"),
+      at::where(difference < 0.7, difference.square() * (0.5 / 0.7), difference - 0.35).mean());
   ExpectClose(Loss(Of(LossJob::kBceWithLogits), x, p, "y"),
               -(p * x.sigmoid().log() + (1 - p) * (1 - x.sigmoid()).log()).mean());
   const at::Tensor divergence = p * (log_p - x);  // x: log probabilities
@@ -138,11 +138,13 @@ TEST(Loss, CountsTheLikeliestClassAndTheFirstOnATie) {
 
 TEST(Loss, ErrorsNameTheTargetTypesAndSizes) {
   const at::Tensor logits = at::zeros({2, 3});
-  EXPECT_EQ(ErrorOf([&] { Loss(LossJob(), logits, at::tensor({1, 3}, at::kLong), "y"); }),
-            "y: target 3 is out of bounds: the output has 3 classes, 0 to 2\n  if 3 marks what does "
-            "not count, say so: \"loss\": {\"type\": \"cross_entropy\", \"ignore_index\": 3}");
-  EXPECT_EQ(ErrorOf([&] { CheckClasses(LossJob(), at::tensor({-100, -1}, at::kLong), 3, "y"); })
-                .substr(0, 32),
+  EXPECT_EQ(
+      ErrorOf([&] { Loss(LossJob(), logits, at::tensor({1, 3}, at::kLong), "y"); }),
+      "y: target 3 is out of bounds: the output has 3 classes, 0 to 2\n  if 3 marks what does "
+      "not count, say so: \"loss\": {\"type\": \"cross_entropy\", \"ignore_index\": 3}");
+  EXPECT_EQ(ErrorOf([&] {
+              CheckClasses(LossJob(), at::tensor({-100, -1}, at::kLong), 3, "y");
+            }).substr(0, 32),
             "y: target -1 is out of bounds: t");
   EXPECT_EQ(ErrorOf([&] { CheckClasses(LossJob(), at::tensor({-100, 2}, at::kLong), 3, "y"); }),
             "accepted");

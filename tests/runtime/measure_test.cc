@@ -28,7 +28,8 @@ TEST(MeasureLinks, OfEveryOrderedPairAndTheSameOnAllRanks) {
     EXPECT_GT(link.latency, 0);
     EXPECT_GT(link.bytes_per_second, 0);
   }
-  EXPECT_EQ(pairs, (std::vector<std::pair<int, int>>{{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}}));
+  EXPECT_EQ(pairs,
+            (std::vector<std::pair<int, int>>{{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}}));
   for (int rank : {1, 2})
     for (size_t i = 0; i < pairs.size(); ++i) {
       EXPECT_EQ(found[rank][i].latency, found[0][i].latency);
@@ -152,15 +153,18 @@ TEST(Parts, AreCutWhereTheCommentsChange) {
                 "    # c\n    return torch.add(y, x)\n"),
             (Labels{"a", "c"}));
   EXPECT_EQ(cut("    # a\n    y = torch.chunk(torch.mul(x, scale), 3, 1)\n"
-                "    # b\n    return torch.cat(y, 1)\n").size(), 1u);
+                "    # b\n    return torch.cat(y, 1)\n")
+                .size(),
+            1u);
 }
 
 TEST(SampleInputs, ComeFromTheFileOrThePackageOrAreRandom) {
   const std::string package = SmallPackage("samples.pkg"), file = TempPath("rows.safetensors");
   auto write = [](const std::string& path, std::vector<float> rows) {
     const int64_t count = static_cast<int64_t>(rows.size()) / 3;
-    WriteSafetensors(path, {{"x", "F32", {count, 3},
-                             {reinterpret_cast<const char*>(rows.data()), rows.size() * 4}}});
+    WriteSafetensors(
+        path,
+        {{"x", "F32", {count, 3}, {reinterpret_cast<const char*>(rows.data()), rows.size() * 4}}});
   };
   std::string source;
   auto sample = [&](const std::string& path, int64_t& microbatch) {
@@ -193,31 +197,34 @@ TEST(Profile, OfAPackageOnTwoRanks) {
   options.microbatch = 5;
   options.repeat = options.warm_up = 1;
   int checked = 0, shown = 0;
-  MeasureOnRanks(options, 2, [&] { ++checked; }, [&](const Profile& profile, const std::string& source) {
-    ++shown;
-    EXPECT_EQ(source, "random numbers");
-    EXPECT_EQ(profile.microbatch, 5);
-    ASSERT_EQ(profile.nodes.size(), 2u);
-    EXPECT_EQ(profile.links.size(), 2u);
-    for (int m : {0, 1}) {
-      EXPECT_EQ(profile.nodes[m].module, m);
-      EXPECT_EQ(profile.nodes[m].rank, m);
-      EXPECT_EQ(profile.nodes[m].parameters, 12);
-      EXPECT_EQ(profile.nodes[m].trained, 12);
-      EXPECT_GT(profile.nodes[m].forward.median, 0);
-    }
-    EXPECT_EQ(profile.nodes[1].input_gradient.median > 0, true);
-    ASSERT_EQ(profile.values.size(), 3u);
-    EXPECT_EQ(profile.values[1].name, "y");
-    EXPECT_EQ(profile.values[1].bytes, 60);
-    EXPECT_EQ(profile.values[1].consumers, std::vector<int>{1});
-    CheckProfile(profile, SmallManifest(), "p");
-    CheckProfile(ParseProfile(WriteProfile(profile), "p"), SmallManifest(), "p");
-  });
+  MeasureOnRanks(
+      options, 2, [&] { ++checked; },
+      [&](const Profile& profile, const std::string& source) {
+        ++shown;
+        EXPECT_EQ(source, "random numbers");
+        EXPECT_EQ(profile.microbatch, 5);
+        ASSERT_EQ(profile.nodes.size(), 2u);
+        EXPECT_EQ(profile.links.size(), 2u);
+        for (int m : {0, 1}) {
+          EXPECT_EQ(profile.nodes[m].module, m);
+          EXPECT_EQ(profile.nodes[m].rank, m);
+          EXPECT_EQ(profile.nodes[m].parameters, 12);
+          EXPECT_EQ(profile.nodes[m].trained, 12);
+          EXPECT_GT(profile.nodes[m].forward.median, 0);
+        }
+        EXPECT_EQ(profile.nodes[1].input_gradient.median > 0, true);
+        ASSERT_EQ(profile.values.size(), 3u);
+        EXPECT_EQ(profile.values[1].name, "y");
+        EXPECT_EQ(profile.values[1].bytes, 60);
+        EXPECT_EQ(profile.values[1].consumers, std::vector<int>{1});
+        CheckProfile(profile, SmallManifest(), "p");
+        CheckProfile(ParseProfile(WriteProfile(profile), "p"), SmallManifest(), "p");
+      });
   EXPECT_EQ(std::pair(checked, shown), std::pair(1, 1));
   EXPECT_EQ(MessageOf([&] {
-              MeasureOnRanks(options, 2, [] { throw Error("out", "is there"); },
-                             [&](const Profile&, const std::string&) { ++shown; });
+              MeasureOnRanks(
+                  options, 2, [] { throw Error("out", "is there"); },
+                  [&](const Profile&, const std::string&) { ++shown; });
             }),
             "opening outputs on rank 0: out: is there");
   EXPECT_EQ(shown, 1);

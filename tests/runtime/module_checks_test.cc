@@ -39,14 +39,17 @@ TEST(BurnedSizes, AreThoseThatMixSamples) {
   const std::string mixed = Edited(
       "burned.pkg", 0, "    return torch.view(torch.view(torch.mul(x, scale), [2, -1]), [-1, 3])");
   EXPECT_EQ(FindBurnedSizes(mixed, manifest, Rows(4)),
-            mixed + "/modules/module0.py:9: view to [2, -1] mixes the 4 samples of a microbatch: if "
-                    "2 is the batch size that the model was traced with, feed that one, or trace it "
-                    "anew with x.size(0) left as it is");
+            mixed +
+                "/modules/module0.py:9: view to [2, -1] mixes the 4 samples of a microbatch: if "
+                "2 is the batch size that the model was traced with, feed that one, or trace it "
+                "anew with x.size(0) left as it is");
   EXPECT_EQ(FindBurnedSizes(mixed, manifest, Rows(2)), "");
   EXPECT_EQ(FindBurnedSizes(mixed, SmallManifest(), Rows(4)), "");  // recorded sizes
-  const std::string one = Edited("one.pkg", 0, "    return torch.view(torch.mul(x, scale), [4, 3])");
+  const std::string one =
+      Edited("one.pkg", 0, "    return torch.view(torch.mul(x, scale), [4, 3])");
   EXPECT_EQ(FindBurnedSizes(one, manifest, Rows(4)), "");  // takes nothing else
-  const std::string all = Edited("rows.pkg", 0, "    return torch.view(torch.mul(x, scale), [-1, 3])");
+  const std::string all =
+      Edited("rows.pkg", 0, "    return torch.view(torch.mul(x, scale), [-1, 3])");
   EXPECT_EQ(FindBurnedSizes(all, manifest, Rows(4)), "");
   EXPECT_EQ(LineOfCode(), "");
 }
@@ -56,12 +59,14 @@ TEST(CheckCode, CompilesAndRunsWhatWasEdited) {
   const std::string wrong = Edited("wrong.pkg", 1, "    return torch.addd(y, shift)");
   EXPECT_NE(MessageOf([&] { CheckCode(wrong, SmallManifest()); }).find("module1.py\", line 9"),
             std::string::npos);
-  const std::string changed = Edited("changed.pkg", 1, "    return torch.sum(torch.add(y, shift), [1])");
+  const std::string changed =
+      Edited("changed.pkg", 1, "    return torch.sum(torch.add(y, shift), [1])");
   const std::vector<std::string> warnings = CheckCode(changed, SmallManifest());
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0].substr(0, warnings[0].find('\n')),
-            changed + "/modules/module1.py:9: returns z float32 [2], manifest.json says float32 "
-                      "[s0, 3]");
+            changed +
+                "/modules/module1.py:9: returns z float32 [2], manifest.json says float32 "
+                "[s0, 3]");
 }
 
 TEST(LostGradients, NamesModulesWeightsAndTheLine) {
@@ -70,11 +75,12 @@ TEST(LostGradients, NamesModulesWeightsAndTheLine) {
   };
   EXPECT_TRUE(lost(SmallPackage("kept.pkg")).empty());
   EXPECT_TRUE(lost(Edited("fine.pkg", 1, "    return torch.sub(y, shift)")).empty());
-  const std::string input = Edited("input.pkg", 1, "    cut = torch.detach(y)\n    return torch.add(cut, shift)");
-  EXPECT_EQ(lost(input), std::vector<std::string>{
-                             "module 0 gets no gradient any more: " + input +
-                             "/modules/module1.py:9: cut = torch.detach(y)"});
-  const std::string weight = Edited("weight.pkg", 1, "    return torch.add(y, torch.detach(shift))");
+  const std::string input =
+      Edited("input.pkg", 1, "    cut = torch.detach(y)\n    return torch.add(cut, shift)");
+  EXPECT_EQ(lost(input), std::vector<std::string>{"module 0 gets no gradient any more: " + input +
+                                                  "/modules/module1.py:9: cut = torch.detach(y)"});
+  const std::string weight =
+      Edited("weight.pkg", 1, "    return torch.add(y, torch.detach(shift))");
   EXPECT_EQ(lost(weight), std::vector<std::string>{
                               "module 1 gets no gradient any more: " + weight +
                               "/modules/module1.py:9: return torch.add(y, torch.detach(shift))"});
@@ -84,8 +90,9 @@ TEST(LostGradients, NamesModulesWeightsAndTheLine) {
 }
 
 TEST(QuietPrints, SilencesItsThreadOnly) {
-  const LoadedModule module = LoadModule(
-      Edited("print.pkg", 0, "    print(\"here\")\n    return torch.mul(x, scale)"), SmallManifest(), 0);
+  const LoadedModule module =
+      LoadModule(Edited("print.pkg", 0, "    print(\"here\")\n    return torch.mul(x, scale)"),
+                 SmallManifest(), 0);
   auto printed = [&](const std::function<void()>& act) {
     testing::internal::CaptureStdout();
     act();
@@ -96,7 +103,9 @@ TEST(QuietPrints, SilencesItsThreadOnly) {
   {
     const QuietPrints quiet;
     EXPECT_EQ(printed(run), "");
-    { const QuietPrints nested; }
+    {
+      const QuietPrints nested;
+    }
     EXPECT_EQ(printed(run), "");
     EXPECT_EQ(printed([&] { std::thread(run).join(); }), "here\n");
   }
@@ -115,28 +124,34 @@ TEST(StoredWeights, AreFoundUnderAnyName) {
   EXPECT_EQ(std::pair(all.at("first.weight").module, all.at("first.weight").index),
             std::pair(1, size_t{1}));
   const std::string file = TempPath("stored.safetensors");
-  WriteSafetensors(file, {{"first.weight", "F32", {1}, {"abcd", 4}}, {"shift", "F16", {3}, {"abcdef", 6}}});
+  WriteSafetensors(
+      file, {{"first.weight", "F32", {1}, {"abcd", 4}}, {"shift", "F16", {3}, {"abcdef", 6}}});
   const Checkpoint checkpoint = OpenCheckpoint(file);
   auto error = [&](const WeightInfo& weight) {
     return MessageOf([&] { StoredWeight(checkpoint, manifest, weight); });
   };
   EXPECT_EQ(StoredWeight(checkpoint, manifest, manifest.modules[1].held[1]).name, "first.weight");
   EXPECT_EQ(error(manifest.modules[1].held[0]),
-            file + ": \"shift\" is F16 [3], the package's is float32 [3]\n  weights are not cast: "
-                   "save them as float32");
+            file +
+                ": \"shift\" is F16 [3], the package's is float32 [3]\n  weights are not cast: "
+                "save them as float32");
   EXPECT_EQ(error({"shiff", "parameter", "float32", {3}}),
-            file + ": no tensor \"shiff\" (did you mean \"shift\"?)\n  it is of another model, or "
-                   "names differ: pipewright weights list " + file);
+            file +
+                ": no tensor \"shiff\" (did you mean \"shift\"?)\n  it is of another model, or "
+                "names differ: pipewright weights list " +
+                file);
   EXPECT_EQ(ForeignNames(manifest, {"other", "first.weight", "table", "x"}),
             (std::vector<std::string>{"other", "x"}));
-  EXPECT_EQ(DescribeForeign("F", {"other", "x"}), "F: 2 tensors that the package does not have, such "
-                                                  "as \"other\": perhaps it is another model's");
+  EXPECT_EQ(DescribeForeign("F", {"other", "x"}),
+            "F: 2 tensors that the package does not have, such "
+            "as \"other\": perhaps it is another model's");
 }
 
 TEST(TableUses, AreInputsThatAnEmbeddingTakesDirectly) {
   auto uses = [](const std::string& index) {
-    const LoadedModule module = LoadModule(
-        Edited("table.pkg", 0, "    return torch.embedding(scale, " + index + ")"), SmallManifest(), 0);
+    const LoadedModule module =
+        LoadModule(Edited("table.pkg", 0, "    return torch.embedding(scale, " + index + ")"),
+                   SmallManifest(), 0);
     return TableUses(*module.graph);
   };
   ASSERT_EQ(uses("x").size(), 1u);
@@ -169,14 +184,16 @@ TEST(WrittenParameters, WithAndWithoutAutogradSeeingIt) {
 }
 
 TEST(Trial, RunsOnMadeUpNumbersOrSamplesAndSaysWhatFails) {
-  const at::Tensor square = MadeUp({at::kDouble, {2, 4, 4}, true}, at::detail::createCPUGenerator(1));
+  const at::Tensor square =
+      MadeUp({at::kDouble, {2, 4, 4}, true}, at::detail::createCPUGenerator(1));
   EXPECT_TRUE(at::equal(square, square.mT()));
   EXPECT_GT(at::linalg_eigvalsh(square).min().item<double>(), 0);
   const at::Tensor wide = MadeUp({at::kHalf, {5, 7}, true}, at::detail::createCPUGenerator(1));
   EXPECT_EQ(wide.scalar_type(), at::kHalf);
   EXPECT_TRUE(wide.ge(0).all().item<bool>() && wide.le(1).all().item<bool>());
 
-  const std::string package = Edited("trial.pkg", 1, "    return torch.add(y, torch.reshape(shift, [5]))");
+  const std::string package =
+      Edited("trial.pkg", 1, "    return torch.add(y, torch.reshape(shift, [5]))");
   const Manifest manifest = SmallManifest();
   std::vector<TensorSpec> specs = {Rows(2)[0], {}, {}};
   Trial trial = RealTrial(package, manifest, specs);
@@ -191,8 +208,11 @@ TEST(Trial, RunsOnMadeUpNumbersOrSamplesAndSaysWhatFails) {
     FAIL() << "accepted";
   } catch (const TrialError& e) {
     EXPECT_EQ(e.module, 1);
-    EXPECT_EQ(std::string(e.what()).find("BLAME\n" + package + "/modules/module1.py: fails on made-up "
-                                         "numbers of the sizes y [2, 3]\n"), 0u) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("BLAME\n" + package +
+                                         "/modules/module1.py: fails on made-up "
+                                         "numbers of the sizes y [2, 3]\n"),
+              0u)
+        << e.what();
   }
   // Samples are repeated up to the sizes of the run.
   const float rows[3] = {7, 8, 9};

@@ -39,7 +39,8 @@ TEST(Recording, ReplaysOnOtherInputsAndWeights) {
   EXPECT_EQ(input.index, 0);
   EXPECT_TRUE(trace.backward.empty() && trace.written().empty());
   MakeLists(trace, graph);
-  EXPECT_EQ(Names(graph.forward), (std::vector<std::string>{"aten::mm", "aten::relu", "aten::add"}));
+  EXPECT_EQ(Names(graph.forward),
+            (std::vector<std::string>{"aten::mm", "aten::relu", "aten::add"}));
   for (bool specialized : {false, true}) {
     if (specialized) {
       Specialize(graph.forward);
@@ -98,7 +99,8 @@ TEST(Recording, OfBackwardIsSplitIntoTheTwoHalves) {
   Replay(graph.input_grad, false, {w}, slots);
   EXPECT_TRUE(at::allclose(ValueOf(graph.input_gradient[0], {w}, slots), -at::mm(gradient, w.t())));
   Replay(graph.weight_grad, false, {w}, slots);
-  EXPECT_TRUE(at::allclose(ValueOf(graph.weight_gradient[0], {w}, slots), -at::mm(x.t(), gradient)));
+  EXPECT_TRUE(
+      at::allclose(ValueOf(graph.weight_gradient[0], {w}, slots), -at::mm(x.t(), gradient)));
 }
 
 TEST(Recording, RefusesWhatOtherValuesWouldChange) {

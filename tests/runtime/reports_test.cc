@@ -27,10 +27,13 @@ TEST(MetricsFile, KeepsTheLinesOfEarlierSteps) {
               std::string::npos);
   }
   EXPECT_EQ(ReadFile(path), "{\"step\":1}\n{\"step\":2}\n{\"step\":3,\"new\":true}\n");
-  { MetricsFile file(path, 0); }
+  {
+    MetricsFile file(path, 0);
+  }
   EXPECT_EQ(ReadFile(path), "");  // a run that starts anew
-  EXPECT_NE(MessageOf([&] { MetricsFile(testing::TempDir(), 0); }).find(": cannot be written: Is a "),
-            std::string::npos);
+  EXPECT_NE(
+      MessageOf([&] { MetricsFile(testing::TempDir(), 0); }).find(": cannot be written: Is a "),
+      std::string::npos);
 }
 
 TEST(Progress, Numbers) {
@@ -47,7 +50,8 @@ TEST(Progress, Numbers) {
   Job job;
   job.losses.resize(2);
   const Json two = EvaluationJson(job, evaluation);
-  EXPECT_EQ(two, (Json{{"loss", 1.0}, {"accuracy", 0.375}, {"targets", 8}, {"terms", {0.75, 0.5}}}));
+  EXPECT_EQ(two,
+            (Json{{"loss", 1.0}, {"accuracy", 0.375}, {"targets", 8}, {"terms", {0.75, 0.5}}}));
   job.losses.resize(1), evaluation.losses.resize(1);
   EXPECT_DOUBLE_EQ(EvaluationJson(job, evaluation)["perplexity"].get<double>(), std::exp(0.75));
 }
@@ -75,9 +79,14 @@ TEST(Progress, WritesALinePerStepAndSomeForTheUser) {
   std::vector<Json> steps;
   for (std::string text; std::getline(lines, text);) steps.push_back(Json::parse(text));
   ASSERT_EQ(steps.size(), 12u);
-  EXPECT_EQ(steps[2], (Json{{"step", 3}, {"loss", 2.5}, {"losses", {2., 3.}},
-                            {"samples_per_second", 20.}, {"seconds", 2.}, {"learning_rate", 0.1},
-                            {"bubble", 0.25}, {"memory", {3 << 20, 5 << 20}}}));
+  EXPECT_EQ(steps[2], (Json{{"step", 3},
+                            {"loss", 2.5},
+                            {"losses", {2., 3.}},
+                            {"samples_per_second", 20.},
+                            {"seconds", 2.},
+                            {"learning_rate", 0.1},
+                            {"bubble", 0.25},
+                            {"memory", {3 << 20, 5 << 20}}}));
 }
 
 TEST(StepReports, ArriveOnRankZeroInTheirOrder) {
@@ -146,19 +155,23 @@ TEST(OffloadReport, SaysWhatIsResident) {
   WithSession(SmallPackage("report.pkg"), 2, SmallJob(), data, [&](Session& session) {
     CheckOffload(TempPath("not there"), file, session.transport);
     EXPECT_EQ(MessageOf([&] { CheckOffload(a_file, "", session.transport); }),
-              a_file + ": is not a folder\n  leave out --offload-dir: weights are read from the "
-                       "package's files");
+              a_file +
+                  ": is not a folder\n  leave out --offload-dir: weights are read from the "
+                  "package's files");
     if (session.transport.rank() == 0) {
-      EXPECT_EQ(MessageOf([&] { CheckOffload("", "/dev/null/x", session.transport); })
-                    .find("--offload-report: "), 0u);
+      EXPECT_EQ(MessageOf([&] {
+                  CheckOffload("", "/dev/null/x", session.transport);
+                }).find("--offload-report: "),
+                0u);
     }
     EXPECT_EQ(ReportOffload(session, 1, file), "");  // nothing is on disk
   });
   const Json ranks = Json::parse(ReadFile(file))["ranks"];
   ASSERT_EQ(ranks.size(), 2u);
   for (int rank = 0; rank < 2; ++rank)
-    EXPECT_EQ(ranks[rank], (Json{{"rank", rank}, {"total", 12}, {"resident", 12}, {"sweeps", 1},
-                                 {"payload", 0}}));
+    EXPECT_EQ(
+        ranks[rank],
+        (Json{{"rank", rank}, {"total", 12}, {"resident", 12}, {"sweeps", 1}, {"payload", 0}}));
 }
 
 // A transport that counts how often it may make progress.

@@ -63,16 +63,20 @@ TEST(SessionLosses, ErrorsNameTheOutputs) {
     return MessageOf([&] { WithSession(SmallPackage("e.pkg"), 2, job, data, [](Session&) {}); });
   };
   EXPECT_EQ(error([](Job& job) { job.losses[0].output_name = "zz"; }),
-            "reading on every rank: job.json: loss.output: the model has no output \"zz\" (did you mean \"z\"?)\n  its "
+            "reading on every rank: job.json: loss.output: the model has no output \"zz\" (did you "
+            "mean \"z\"?)\n  its "
             "outputs: z");
   EXPECT_EQ(error([](Job& job) { job.losses.push_back(job.losses[0]), job.losses[1].output = 1; }),
-            "reading on every rank: job.json: loss[1].output: the model has no output 1\n  its outputs: z");
+            "reading on every rank: job.json: loss[1].output: the model has no output 1\n  its "
+            "outputs: z");
   EXPECT_EQ(error([](Job& job) { job.losses[0].kind = LossJob::kOutput; }),
-            "reading on every rank: job.json: loss.output: output 0 of the model, z, has sizes [2, 3]; a loss is one number"
+            "reading on every rank: job.json: loss.output: output 0 of the model, z, has sizes [2, "
+            "3]; a loss is one number"
             "\n  have it compared with targets: {\"type\": \"cross_entropy\", \"mse\" or another, "
             "\"output\": \"z\"}");
   EXPECT_EQ(error([](Job& job) { job.losses[0].kind = LossJob::kCrossEntropy; }),
-            "reading on every rank: target: cross_entropy needs an int64 target: output float32 [2, 3], target float32 "
+            "reading on every rank: target: cross_entropy needs an int64 target: output float32 "
+            "[2, 3], target float32 "
             "[2, 3]\n  save the targets as int64");
 }
 
@@ -111,27 +115,28 @@ TEST(NotFinite, NamesTheFirstThatIsNotFinite) {
 TEST(NotFinite, OfTheModelItselfMayBeSaved) {
   SmallData data;
   const float inf = std::numeric_limits<float>::infinity();
-  WithSession(SmallPackage("own.pkg", {0, 0}, {-inf, 0, 0}), 1, SmallJob(), data,
-              [&](Session& session) {
-    auto saved = [&](const std::string& name, std::vector<float> values) {
-      const std::string error = MessageOf([&] { CheckSaved(session, name, at::tensor(values)); });
-      return error.substr(0, error.find('\n'));
-    };
-    EXPECT_EQ(saved("shift", {-inf, 1, 2}), "");
-    EXPECT_EQ(saved("master/shift", {-inf, 1, 2}), "");
-    EXPECT_EQ(saved("shift", {-inf, 1, inf}), "\"shift\": holds inf, which training has made");
-    EXPECT_EQ(saved("scale", {kNan, 1, 1}), "\"scale\": holds nan, which training has made");
-    EXPECT_EQ(saved("momentum_buffer/shift", {-inf, 0, 0}),
-              "\"momentum_buffer/shift\": holds -inf, which training has made");
-    CheckWeights(session);
-    session.stages->Weight(0, "scale").detach()[1] = kNan;
-    EXPECT_EQ(MessageOf([&] { CheckWeights(session); }).find("\"scale\": holds nan"), 0u);
-    // The losses of a step, in the order of the microbatches.
-    session.stages->terms() = {{{1.}, {kNan}}, {{2.}, {kNan}}};
-    const std::optional<BadLoss> bad = FindBadLoss(session, 7);
-    ASSERT_TRUE(bad);
-    EXPECT_EQ(std::tuple(bad->minibatch, bad->microbatch, bad->loss), std::tuple(7, 1, 0));
-  });
+  WithSession(
+      SmallPackage("own.pkg", {0, 0}, {-inf, 0, 0}), 1, SmallJob(), data, [&](Session& session) {
+        auto saved = [&](const std::string& name, std::vector<float> values) {
+          const std::string error =
+              MessageOf([&] { CheckSaved(session, name, at::tensor(values)); });
+          return error.substr(0, error.find('\n'));
+        };
+        EXPECT_EQ(saved("shift", {-inf, 1, 2}), "");
+        EXPECT_EQ(saved("master/shift", {-inf, 1, 2}), "");
+        EXPECT_EQ(saved("shift", {-inf, 1, inf}), "\"shift\": holds inf, which training has made");
+        EXPECT_EQ(saved("scale", {kNan, 1, 1}), "\"scale\": holds nan, which training has made");
+        EXPECT_EQ(saved("momentum_buffer/shift", {-inf, 0, 0}),
+                  "\"momentum_buffer/shift\": holds -inf, which training has made");
+        CheckWeights(session);
+        session.stages->Weight(0, "scale").detach()[1] = kNan;
+        EXPECT_EQ(MessageOf([&] { CheckWeights(session); }).find("\"scale\": holds nan"), 0u);
+        // The losses of a step, in the order of the microbatches.
+        session.stages->terms() = {{{1.}, {kNan}}, {{2.}, {kNan}}};
+        const std::optional<BadLoss> bad = FindBadLoss(session, 7);
+        ASSERT_TRUE(bad);
+        EXPECT_EQ(std::tuple(bad->minibatch, bad->microbatch, bad->loss), std::tuple(7, 1, 0));
+      });
 }
 
 TEST(Weights, OfAllRanksAreInOneFileAndAreReadBack) {
@@ -159,12 +164,16 @@ TEST(Weights, OfAllRanksAreInOneFileAndAreReadBack) {
   const at::Tensor two = at::ones({2});
   const std::string_view bytes(static_cast<const char*>(two.data_ptr()), 8);
   WriteSafetensors(file, {{"scale", "F32", {2}, bytes}, {"other", "F32", {2}, bytes}});
-  EXPECT_EQ(MessageOf([&] {
-    WithSession(SmallPackage("load.pkg", {0, 0}), 1, SmallJob(), data, [&](Session& session) {
-      LoadWeights(file, session.run.manifest, *session.stages);
-    });
-  }), file + ": \"scale\" is F32 [2], the package's is float32 [3]\n  it is of another model, or "
-             "names differ: pipewright weights list " + file);
+  EXPECT_EQ(
+      MessageOf([&] {
+        WithSession(SmallPackage("load.pkg", {0, 0}), 1, SmallJob(), data, [&](Session& session) {
+          LoadWeights(file, session.run.manifest, *session.stages);
+        });
+      }),
+      file +
+          ": \"scale\" is F32 [2], the package's is float32 [3]\n  it is of another model, or "
+          "names differ: pipewright weights list " +
+          file);
 }
 
 TEST(Weights, WhichAFileGives) {
@@ -185,10 +194,11 @@ TEST(Weights, WhichAFileGives) {
 TEST(LastWeights, AreSavedElsewhereIfTheirPlaceFails) {
   Job job = SmallJob();
   SmallData data;
-  EXPECT_EQ(WarningsOfLoss(job, SmallManifest()),
-            std::vector<std::string>{"job.json has neither \"save\" nor \"checkpoint\": the trained "
-                                     "weights will be lost at the end\n  keep them: --save "
-                                     "FILE.safetensors"});
+  EXPECT_EQ(
+      WarningsOfLoss(job, SmallManifest()),
+      std::vector<std::string>{"job.json has neither \"save\" nor \"checkpoint\": the trained "
+                               "weights will be lost at the end\n  keep them: --save "
+                               "FILE.safetensors"});
   auto end = [&](const std::string& save, const std::string& checkpoint) {
     std::vector<std::string> said(2);
     job.save = save;
@@ -206,11 +216,15 @@ TEST(LastWeights, AreSavedElsewhereIfTheirPlaceFails) {
   huge.modules[0].held[0].shape = {int64_t{1} << 50};
   ASSERT_EQ(WarningsOfLoss(job, huge).size(), 1u);
   EXPECT_EQ(WarningsOfLoss(job, huge)[0].find(file + " will take 4 PiB at the end, and its disk "
-                                                     "has only "), 0u) << WarningsOfLoss(job, huge)[0];
+                                                     "has only "),
+            0u)
+      << WarningsOfLoss(job, huge)[0];
   const std::string nowhere = "/dev/null/folder/w.safetensors";
   const std::string kept = end(nowhere, "CKPT");
   EXPECT_NE(kept.find("\n  the checkpoint has the weights: pipewright weights merge CKPT -o "
-                      "FILE.safetensors"), std::string::npos) << kept;
+                      "FILE.safetensors"),
+            std::string::npos)
+      << kept;
   const std::string said = end(nowhere, ""), start = "the weights were saved in ";
   const size_t at = said.find(start) + start.size(), stop = said.find(" instead: move them from");
   ASSERT_NE(stop, std::string::npos) << said;
@@ -231,7 +245,8 @@ TEST(OutputLocks, OneRunPerFileAndFolder) {
     const std::string error = MessageOf([&] { LockFile(name); });
     EXPECT_EQ(error.find(name + ": is written by another run: "), 0u) << error;
     EXPECT_NE(error.find("\n  name another file, or wait until that run has ended"),
-              std::string::npos) << error;
+              std::string::npos)
+        << error;
   }
   mine.reset();
   EXPECT_NE(LockFile(link), nullptr);

@@ -49,11 +49,21 @@ inline Manifest SmallManifest() {
               {"z", "tensor", "float32", {"s0", "3"}, true, 1, {}, {}}};
   m.inputs = {0};
   m.outputs = {2};
-  m.modules = {{"module0", "modules/module0.py", "weights/module0.safetensors",
-                HexHash(kScaleCode), {}, {0}, {1},
+  m.modules = {{"module0",
+                "modules/module0.py",
+                "weights/module0.safetensors",
+                HexHash(kScaleCode),
+                {},
+                {0},
+                {1},
                 {{"scale", "parameter", "float32", {3}, true, true, 0}}},
-               {"module1", "modules/module1.py", "weights/module1.safetensors",
-                HexHash(kShiftCode), {}, {1}, {2},
+               {"module1",
+                "modules/module1.py",
+                "weights/module1.safetensors",
+                HexHash(kShiftCode),
+                {},
+                {1},
+                {2},
                 {{"shift", "parameter", "float32", {3}, true, true, 1}}}};
   return m;
 }
@@ -143,13 +153,14 @@ struct SmallReference {
     update(scale, scale_momentum, scale_gradient);
     update(shift, shift_momentum, shift_gradient);
     std::vector<double> losses;
-    for (int m : {0, 1})
-      losses.push_back(off.narrow(0, 2 * m, 2).square().mean().item<double>());
+    for (int m : {0, 1}) losses.push_back(off.narrow(0, 2 * m, 2).square().mean().item<double>());
     return losses;
   }
 };
 
-inline bool Close(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-5, 1e-6); }
+inline bool Close(const at::Tensor& a, const at::Tensor& b) {
+  return at::allclose(a, b, 1e-5, 1e-6);
+}
 
 // Returns the message of the Error that `act` throws, or "".
 inline std::string MessageOf(const std::function<void()>& act) {

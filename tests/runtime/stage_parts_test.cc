@@ -50,9 +50,8 @@ TEST(GradientGroups, SharedWeightsComeFirstAndBucketsAreOfOneModule) {
   ASSERT_EQ(groups.contents[0].terms.size(), 2u);
   EXPECT_EQ(SlicesOf(groups.contents[0].terms[0]), (Slices{{0, 1, 0, 2}}));
   EXPECT_EQ(SlicesOf(groups.contents[0].terms[1]), (Slices{{1, 0, 0, 2}}));
-  EXPECT_EQ(HoldersOf(groups, 0), (Holders{{0, 0, true, true, -1},
-                                           {1, 0, true, true, -1},
-                                           {2, 1, true, true, -1}}));
+  EXPECT_EQ(HoldersOf(groups, 0),
+            (Holders{{0, 0, true, true, -1}, {1, 0, true, true, -1}, {2, 1, true, true, -1}}));
   EXPECT_EQ(SlicesOf(groups.contents[1].terms[0]), (Slices{{0, 0, 0, 2}}));
   EXPECT_EQ(SlicesOf(groups.contents[2].terms[0]), (Slices{{0, 0, 2, 2}}));
   EXPECT_EQ(SlicesOf(groups.contents[3].terms[0]), (Slices{{0, 0, 4, 1}, {0, 3, 0, 2}}));
@@ -62,8 +61,8 @@ TEST(GradientGroups, SharedWeightsComeFirstAndBucketsAreOfOneModule) {
   EXPECT_EQ(MakeGradientGroups(m, conf, {}).exchanges.size(), 2u);
   // Each replica gives each of its microbatches, in the order of all of them.
   groups = MakeGradientGroups(m, conf, {.microbatches = 3, .minibatches = 2, .exact = true});
-  const Holders replicas = {{0, 0, true, false, 0}, {1, 0, true, false, 1}, {0, 0, true, false, 2},
-                            {0, 0, true, false, 3}, {1, 0, true, false, 4}, {0, 0, true, false, 5},
+  const Holders replicas = {{0, 0, true, false, 0},  {1, 0, true, false, 1}, {0, 0, true, false, 2},
+                            {0, 0, true, false, 3},  {1, 0, true, false, 4}, {0, 0, true, false, 5},
                             {0, 0, false, true, -1}, {1, 0, false, true, -1}};
   EXPECT_EQ(HoldersOf(groups, 1), replicas);
   Holders shared = replicas;
@@ -176,8 +175,8 @@ TEST(OffloadedWeights, AreTensorsWhileTheirStageIsLoaded) {
       EXPECT_EQ(disk.modules[0].weights[0].numel(), 0);
       weights.Bind(1);
       // From the second sweep on, the weight is what the code has made of it.
-      EXPECT_TRUE(at::equal(disk.modules[1].weights[0],
-                            at::tensor({4.f, 5.f, 6.f}) + (sweep > 0 ? 1 : 0)));
+      EXPECT_TRUE(
+          at::equal(disk.modules[1].weights[0], at::tensor({4.f, 5.f, 6.f}) + (sweep > 0 ? 1 : 0)));
       EXPECT_EQ(weights.OnDisk(1, 0), sweep < 1);
       if (sweep == 0) disk.modules[1].weights[0].add_(1);
       weights.Evict(1);

@@ -48,8 +48,8 @@ std::vector<Result> RunSteps(const OptimizerJob& optimizer, const LossScaleJob& 
     const int rank = transport.rank();
     Updater updater(manifest, optimizer, scale, false, check);
     Result& result = results[static_cast<size_t>(rank)];
-    result.weights =
-        rank == 0 ? Tensors{at::zeros({2}), at::zeros({1})} : Tensors{at::zeros({1}), at::zeros({2})};
+    result.weights = rank == 0 ? Tensors{at::zeros({2}), at::zeros({1})}
+                               : Tensors{at::zeros({1}), at::zeros({2})};
     updater.Hold(rank, result.weights);
     for (size_t step = 0; step < gradients.size(); ++step) {
       updater.Begin(static_cast<int64_t>(step), parts);
@@ -73,8 +73,8 @@ TEST(Updater, ClipsToTheNormOfAllRanks) {
   OptimizerJob job = Sgd(1);
   job.clip_norm = 6.5;
   const at::Tensor tied = Floats({8});
-  const auto results = RunSteps(
-      job, {}, FiniteCheck::kNone, {{{Floats({6, 0}), tied}, {tied, Floats({0, 24})}}}, 2);
+  const auto results =
+      RunSteps(job, {}, FiniteCheck::kNone, {{{Floats({6, 0}), tied}, {tied, Floats({0, 24})}}}, 2);
   const double factor = 6.5 / (13 + 1e-6);
   for (const Result& result : results) EXPECT_DOUBLE_EQ(result.outcome.norm, 13);
   EXPECT_TRUE(at::allclose(results[0].weights[0], Floats({3, 0}) * -factor));
@@ -83,8 +83,8 @@ TEST(Updater, ClipsToTheNormOfAllRanks) {
   EXPECT_TRUE(at::allclose(results[1].weights[1], Floats({0, 12}) * -factor));
   // A smaller norm than the limit changes nothing.
   job.clip_norm = 14;
-  const auto whole = RunSteps(
-      job, {}, FiniteCheck::kNone, {{{Floats({6, 0}), tied}, {tied, Floats({0, 24})}}}, 2);
+  const auto whole =
+      RunSteps(job, {}, FiniteCheck::kNone, {{{Floats({6, 0}), tied}, {tied, Floats({0, 24})}}}, 2);
   EXPECT_TRUE(at::equal(whole[0].weights[0], Floats({-3, 0})));
 }
 
@@ -94,7 +94,8 @@ TEST(Updater, ScalesLossesAndSkipsOverflows) {
   LossScaleJob scale{.used = true, .initial = 8, .growth = 4, .backoff = 0.5, .interval = 2};
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<Tensors> good = {{Floats({8, 16}), Floats({0})}, {Floats({0}), Floats({0, 0})}};
-  const std::vector<Tensors> bad = {{Floats({8, 16}), Floats({0})}, {Floats({0}), Floats({0, inf})}};
+  const std::vector<Tensors> bad = {{Floats({8, 16}), Floats({0})},
+                                    {Floats({0}), Floats({0, inf})}};
   auto results = RunSteps(Sgd(1), scale, FiniteCheck::kNone, {bad}, 1);
   for (const Result& result : results) {
     EXPECT_TRUE(result.outcome.skipped);

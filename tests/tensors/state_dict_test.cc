@@ -29,14 +29,15 @@ TEST(StateDict, HasTiedTensorsUnderEachName) {
 
 TEST(StateDict, OwnersHaveTheirViewsByPlace) {
   const torch::Tensor whole = torch::arange(12.).view({3, 4}), row = whole[1], turned = whole.t();
-  const std::vector<OwnedTensor> owners = OwnersOf({{"row", row}, {"turned", turned}, {"whole", whole}});
+  const std::vector<OwnedTensor> owners =
+      OwnersOf({{"row", row}, {"turned", turned}, {"whole", whole}});
   ASSERT_EQ(owners.size(), 1u);
   ASSERT_EQ(owners[0].views.size(), 2u);
   const OwnedTensor& owned = owners[0];
   for (const OwnedTensor::View& view : owned.views)
-    EXPECT_TRUE(torch::equal(
-        view.tensor, owned.owner.as_strided(view.sizes, view.strides,
-                                            owned.owner.storage_offset() + view.offset)));
+    EXPECT_TRUE(torch::equal(view.tensor,
+                             owned.owner.as_strided(view.sizes, view.strides,
+                                                    owned.owner.storage_offset() + view.offset)));
   EXPECT_TRUE(CoversOwner(owned, turned) && CoversOwner(owned, whole));
   EXPECT_FALSE(CoversOwner(owned, row));
   // What the owner is when one of its views has a value.
@@ -49,9 +50,9 @@ TEST(StateDict, OwnersHaveTheirViewsByPlace) {
   EXPECT_TRUE(whole.is_meta() && row.is_meta() && turned.is_meta());
   EXPECT_EQ(row.sizes(), (std::vector<int64_t>{4}));
   const torch::Tensor memory = torch::arange(6.);
-  EXPECT_NE(MessageOf([&] {
-              OwnersOf({{"a", memory.slice(0, 0, 4)}, {"b", memory.slice(0, 2, 6)}});
-            }), "");  // neither covers the other
+  EXPECT_NE(
+      MessageOf([&] { OwnersOf({{"a", memory.slice(0, 0, 4)}, {"b", memory.slice(0, 2, 6)}}); }),
+      "");  // neither covers the other
   EXPECT_EQ(MessageOf([] { CheckShape("w", {2, 3}, {3, 2}); }),
             "Trying to set a tensor of shape [3, 2] in \"w\" (which has shape [2, 3]), this looks "
             "incorrect.");
