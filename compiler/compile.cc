@@ -14,8 +14,8 @@
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
 #include "compiler/import/weight_layouts.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/gradients.h"
-#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -160,7 +160,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
-  LookingAt::Take();  // clears what a caught exception left
+  ErrorContext::Take();  // clears what a caught exception left
   CheckRanks(model, static_cast<int>(bodies.size()), options);
   const std::filesystem::path profile = std::filesystem::path(options.output) / "profile.json";
   const bool measured = std::filesystem::exists(profile);
@@ -190,7 +190,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {  // LibTorch's errors
-    const std::string at = LookingAt::Take();
+    const std::string at = ErrorContext::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 "LibTorch fails on it: " + WithoutBacktrace(e.what()),
                 std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1)"

@@ -2,8 +2,8 @@
 
 #include <set>
 
+#include "passes/graph/error_context.h"
 #include "passes/graph/hidden_memory.h"
-#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -48,7 +48,7 @@ class DeadCode {
   }
 
   bool Mark(Node* node) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     bool live = node->hasSideEffects();
     for (const Value* output : node->outputs()) live = live || Wanted(output);
     if (node->kind() == prim::Loop) {

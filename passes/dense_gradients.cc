@@ -2,7 +2,7 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -10,7 +10,7 @@ using torch::jit::Node;
 
 void MakeGradientsDense(Model& model, std::vector<std::string>* notes) {
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema) continue;
     auto index = schema->argumentIndexWithName("sparse");

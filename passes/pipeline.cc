@@ -10,7 +10,7 @@
 #include "base/torch_error.h"
 #include "passes/dead_code.h"
 #include "passes/dense_gradients.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/name_writes.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
@@ -46,13 +46,13 @@ static void CheckOperators(const Model& model) {
 }
 
 static void Run(const Model& model, const char* pass, const std::function<void()>& function) {
-  LookingAt::Take();  // clears what a caught exception left
+  ErrorContext::Take();  // clears what a caught exception left
   try {
     function();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    const std::string at = LookingAt::Take();
+    const std::string at = ErrorContext::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 std::string("pass ") + pass + " fails: " + WithoutBacktrace(e.what()),
                 at.empty() ? kFault : kFaultAtAnOperation);

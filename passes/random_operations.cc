@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "ops/draws.h"
 #include "ops/random_ops.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/rnn_dropout.h"
 
 namespace pipewright {
@@ -110,7 +110,7 @@ void RewriteRandomOperations(Model& model) {
   SplitRnnDropout(model);
   int64_t id = 0;
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     const std::string name = node->kind().toUnqualString();
     const Draws draws = DrawsOf(node);
     if (draws == Draws::kDropout) {

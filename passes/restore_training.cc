@@ -2,7 +2,7 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -35,7 +35,7 @@ void RestoreTraining(Model& model) {
   // Scripted models read the flag themselves.
   bool on = model.training()->hasUses(), off = false;
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema) continue;
     for (const char* name : {"train", "training", "use_input_stats"}) {
@@ -52,7 +52,7 @@ void RestoreTraining(Model& model) {
   model.in_training = on || !off;
   if (!on) return;
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!CountsBatches(model, node)) continue;
     if (torch::jit::constant_as<int64_t>(node->input(1)).value_or(0) != 1) continue;
     torch::jit::WithInsertPoint before(node);

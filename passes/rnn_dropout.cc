@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -101,7 +101,7 @@ void Split(Model& model, Node* node) {
 void SplitRnnDropout(Model& model) {
   static const std::set<std::string> kRnns = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!node->kind().is_aten() || !kRnns.count(node->kind().toUnqualString())) continue;
     if (torch::jit::constant_as<double>(InputOf(node, "dropout")).value_or(1) == 0) continue;
     if (torch::jit::constant_as<bool>(InputOf(node, "train")) == false) continue;

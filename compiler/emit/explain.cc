@@ -4,7 +4,7 @@
 
 #include "base/size.h"
 #include "base/text.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/split/cuts.h"
 
 namespace pipewright {
@@ -13,7 +13,7 @@ namespace pipewright {
 static std::vector<std::string> Groups(const ModuleBody& body) {
   std::vector<std::pair<std::string, size_t>> runs;
   for (const torch::jit::Node* node : body.nodes) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!IsOperation(node)) continue;
     std::vector<std::string> stack = ModuleStack(node);
     std::string name = stack.empty() ? "(the model itself)" : stack.back();

@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "compiler/emit/package.h"
 #include "ops/statistics.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/gradients.h"
-#include "passes/graph/looking_at.h"
 #include "passes/graph/unset.h"
 
 namespace pipewright {
@@ -81,7 +81,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   GradientFlow flow(model);
   std::map<const Value*, int> ids;
   auto add = [&](const Value* value, int producer) {
-    const LookingAt here(value->node());
+    const ErrorContext here(value->node());
     ValueInfo info;
     info.name = value->debugName();
     info.kind = KindOf(model, value);

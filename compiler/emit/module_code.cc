@@ -13,7 +13,7 @@
 #include "compiler/emit/annotate.h"
 #include "compiler/emit/named_constants.h"
 #include "ops/module_text.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -146,7 +146,7 @@ class BodyWriter {
   }
 
   void Clone(Node* node) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     place_ = Place(node);
     // Uses inside blocks need their attributes before the block.
     for (Node* inner : WithInner(node))

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -66,7 +66,7 @@ GradientFlow::GradientFlow(const Model& model)
   };
   bool enabled = true;
   for (Node* node : model.graph->nodes()) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
     // While gradients are off, in-place writes, operations without effect, and branches may still
@@ -108,7 +108,7 @@ GradientFlow::Values GradientFlow::ReachedFrom(const Value* output,
   for (auto at = nodes.rbegin(); at != nodes.rend(); ++at) {
     Node* node = *at;
     if (!through_.count(node)) continue;
-    const LookingAt here(node);
+    const ErrorContext here(node);
     bool any = false;
     for (const Value* made : node->outputs()) any = any || reached.count(made);
     std::vector<Write> writes;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/statistics.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -64,7 +64,7 @@ Memory::Memory(const Model& model, Alias least, bool of_gradients)
 Memory::Memory(const std::vector<Node*>& nodes, Alias least, bool of_gradients) {
   for (Node* top : nodes)
     for (Node* node : WithInner(top)) {
-      const LookingAt here(node);
+      const ErrorContext here(node);
       Collect(node, least, of_gradients);
     }
   for (bool changed = true; changed;) {  // values flow backward through loops and lists
@@ -170,7 +170,7 @@ bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(
 
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (WritesStatistics(node))
       for (size_t i : {kRunningMean, kRunningVariance})
         if (HasMemory(node->input(i))) writes.push_back({top, node, node->input(i), position});

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -154,7 +154,7 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const ModuleAssignment
     std::set<const Value*> seen;
     std::set<size_t> held;
     for (Node* node : body.nodes) {
-      const LookingAt here(node);
+      const ErrorContext here(node);
       auto visit = [&](Node* user, Value* input) {
         bool top = input->node()->owningBlock() == model.graph->block();
         if (!top || !seen.insert(input).second) return;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ops/region_ops.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -20,14 +20,14 @@ bool IsOperation(const Node* node) {
 }
 
 bool Belongs(const Node* node, const std::string& name) {
-  const LookingAt here(node);
+  const ErrorContext here(node);
   for (const std::string& path : ModuleStack(node))
     if (path == name || path.rfind(name + ".", 0) == 0) return true;
   return false;
 }
 
 void Regions::Pass(const Node* node) {
-  const LookingAt here(node);
+  const ErrorContext here(node);
   if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
     no_grad_ = !torch::jit::constant_as<bool>(node->input(0)).value_or(true);
   vmaps_ += RegionStep(node, "vmap");
@@ -111,7 +111,7 @@ Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
   Cuts cuts;
   std::string current;
   for (const Node* node : model.graph->nodes()) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!IsOperation(node)) continue;
     const std::string child = child_of(node);
     if (child.empty() || child == current) continue;
@@ -136,7 +136,7 @@ Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   bool any = false, changed = false;  // changed: the submodule, since the last cut
   int number = 0;
   for (const Node* node : model.graph->nodes()) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!IsOperation(node)) continue;
     // Nested calls count: a ModuleList is never called, whatever names are below it.
     std::vector<std::string> stack = ModuleStack(node);

@@ -9,9 +9,9 @@
 #include "base/size.h"
 #include "base/symbol.h"
 #include "base/text.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/gradients.h"
 #include "passes/graph/hidden_memory.h"
-#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 #include "passes/graph/node_cost.h"
 #include "passes/graph/unset.h"
@@ -40,7 +40,7 @@ struct Places {
     std::unordered_map<const Node*, size_t> position;
     Regions regions;
     for (const Node* node : model.graph->nodes()) {
-      const LookingAt here(node);
+      const ErrorContext here(node);
       bool inside = regions.inside;
       regions.Pass(node);
       if (!IsOperation(node)) continue;
@@ -50,7 +50,7 @@ struct Places {
     }
     crossing.assign(nodes.size() + 1, 0);
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const LookingAt here(nodes[i]);
+      const ErrorContext here(nodes[i]);
       for (const Value* output : nodes[i]->outputs()) {
         const bool unset = MayBeUnset(output);
         if (IsNumber(output) && !unset) continue;
@@ -177,7 +177,7 @@ struct Places {
     };
     for (size_t i = 0; i < nodes.size(); ++i)
       for (Node* inner : WithInner(const_cast<Node*>(nodes[i]))) {
-        const LookingAt here(inner);
+        const ErrorContext here(inner);
         for (const Value* input : inner->inputs()) use(input, i);
       }
     for (const Value* output : model.graph->outputs()) use(output, nodes.size());
@@ -204,7 +204,7 @@ struct Places {
           for (const std::string& symbol : SymbolsOf(size)) known.insert(symbol);
     for (size_t i = 0; i < nodes.size(); ++i)
       for (const Value* output : nodes[i]->outputs()) {
-        const LookingAt here(nodes[i]);
+        const ErrorContext here(nodes[i]);
         const ValueMeta* meta = model.MetaOf(output);
         if (!meta || output->type()->kind() != c10::TypeKind::TensorType) continue;
         if (std::all_of(meta->shape.begin(), meta->shape.end(), [&](const std::string& size) {
@@ -278,7 +278,7 @@ struct Places {
   void CountPartedCalls() {
     parted.assign(nodes.size(), 0);
     for (size_t i = 1; i < nodes.size(); ++i) {
-      const LookingAt here(nodes[i]);
+      const ErrorContext here(nodes[i]);
       const std::vector<std::string> before = ModuleStack(nodes[i - 1]),
                                      behind = ModuleStack(nodes[i]);
       const size_t most = std::min(before.size(), behind.size());
@@ -358,7 +358,7 @@ Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
   int64_t bytes = 0;
   size_t start = 0, last_use = 0;  // start of the module, and last use of its weights
   for (size_t i = 0; i < places.nodes.size(); ++i) {
-    const LookingAt here(places.nodes[i]);
+    const ErrorContext here(places.nodes[i]);
     std::vector<const Value*> fresh;
     int64_t more = 0;
     std::vector<const Value*> inputs(places.nodes[i]->inputs().begin(),
@@ -415,7 +415,7 @@ Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::str
   if (split.kind == SplitSpec::kEqual) places.CountPartedCalls();
   std::vector<double> cost;
   for (const Node* node : places.nodes) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     cost.push_back(split.kind == SplitSpec::kEqual ? 1 : CostOf(model, node).Total());
   }
   return ByShare(split, places, cost, warnings);

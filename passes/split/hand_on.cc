@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
+#include "passes/graph/error_context.h"
 #include "passes/graph/gradients.h"
-#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -73,7 +73,7 @@ class Handing {
       for (const Value* output : node->outputs())
         if (output->hasDebugName()) taken_.insert(output->debugName());
     for (Value* value : values) {
-      const LookingAt here(value->node());
+      const ErrorContext here(value->node());
       Follow(value);
     }
   }

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -92,7 +92,7 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
   };
   for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
     Node* node = *it++;
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!replaceable(node)) continue;
     Value* operand = node->input(0);
     while (replaceable(operand->node())) operand = operand->node()->input(0);

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "ops/statistics.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/gradients.h"
 #include "passes/graph/hidden_memory.h"
-#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -50,7 +50,7 @@ class Isolator {
     for (const auto& own : nodes) local_.emplace_back(own, Alias::kUnknown);
     CollectUses(writes);
     for (const Write& write : writes) {
-      const LookingAt here(write.node);
+      const ErrorContext here(write.node);
       Check(write);
     }
     Clone();

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -79,7 +79,7 @@ bool IsWhole(const Model& model, const Value* value) {
   static const Names kOtherLayout = {"as_strided_", "resize_", "resize_as_", "set_"};
   while (true) {
     Node* node = const_cast<Node*>(value->node());
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (value->type()->kind() != c10::TypeKind::TensorType) return false;
     if (node->kind() == prim::Param)
       return !node->owningBlock()->owningNode() &&
@@ -159,7 +159,7 @@ int ModuleOf(const Model& model, const ModuleAssignment& assignment, const Node*
 std::vector<LayoutUse> LayoutUses(const Model& model) {
   std::vector<LayoutUse> uses;
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (ReadsLayout(node)) Follower(model, node, uses);
   }
   return uses;
@@ -167,7 +167,7 @@ std::vector<LayoutUse> LayoutUses(const Model& model) {
 
 void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
   for (const LayoutUse& use : LayoutUses(model)) {
-    const LookingAt here(use.reader);
+    const ErrorContext here(use.reader);
     const Node* made = use.value->node();
     if (made == model.graph->param_node())
       throw Error(model.file + ": " + use.reader->kind().toUnqualString() + ", " + Origin(use.reader),

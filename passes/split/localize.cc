@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 namespace pipewright {
 
@@ -49,7 +49,7 @@ class Localizer {
         for (Node* user : WithInner(top))
           for (Value* input : user->inputs()) Collect(input);
       for (Node* top : own) {
-        const LookingAt here(top);
+        const ErrorContext here(top);
         top_ = top;
         for (Node* user : WithInner(top))
           for (size_t i = 0; i < user->inputs().size(); ++i) {

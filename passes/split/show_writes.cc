@@ -7,7 +7,7 @@
 #include <set>
 
 #include "ops/statistics.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -62,7 +62,7 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
     return false;
   };
   for (const Write& write : writes) {
-    const LookingAt here(write.node);
+    const ErrorContext here(write.node);
     // LibTorch does not know that a norm writes its statistics, and drops one whose result is
     // unused.
     if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
@@ -91,7 +91,7 @@ void ShowWrites(Model& model, ModuleAssignment& assignment) {
   const torch::jit::AliasDb aliases(model.graph);
   std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment.modules));
   for (Node* node : model.graph->nodes()) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     nodes[static_cast<size_t>(assignment.module_of.at(node))].push_back(node);
   }
   for (size_t m = 0; m < nodes.size(); ++m)

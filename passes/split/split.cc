@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/split/cuts.h"
 #include "passes/split/sort_modules.h"
 
@@ -18,7 +18,7 @@ namespace {
 // that lies in a branch or a loop, because one module keeps those whole.
 void RemoveMarkers(Model& model, bool cutting) {
   for (Node* node : AllNodes(*model.graph)) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     if (!IsMarker(node)) continue;
     if (node->owningBlock() != model.graph->block() && cutting)
       throw Error(
@@ -129,7 +129,7 @@ ModuleAssignment AssignEach(Model& model, const SplitSpec& split) {
   // For lists and other nodes that are not operations: the last operation that they depend on.
   std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
-    const LookingAt here(node);
+    const ErrorContext here(node);
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
       throw Error(said, "gives module " + std::to_string(wanted) + " to " + Origin(node));

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -75,7 +75,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
   std::map<int, Node*> last;                                                 // by module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
-    const LookingAt here(top);
+    const ErrorContext here(top);
     CollectWrites(top, 0, writes);
     int module = assignment.module_of.at(top);
     if (top->kind() != torch::jit::prim::Constant) last[module] = top;

@@ -127,7 +127,7 @@ Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std
                 : map.empty() ? "add them, or \"\" for all"
                               : "add them");  // "" beside other keys is refused
   for (const std::string& key : unknown)
-    warnings.push_back(path + ": the map names " + Quote(key) + ", which the model does not have");
+    warnings.push_back(path + ": the map names " + key + ", which the model does not have");
   return devices;
 }
 

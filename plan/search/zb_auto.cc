@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "plan/schedules/order_problem.h"
+#include "plan/search/find_order.h"
 #include "plan/search/placements.h"
 #include "plan/search/recompute.h"
-#include "plan/search/search.h"
 
 namespace pipewright {
 

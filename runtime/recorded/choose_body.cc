@@ -9,7 +9,7 @@
 #include "runtime/module/module.h"
 #include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/operators.h"
-#include "runtime/recorded/other_inputs.h"
+#include "runtime/recorded/perturbed_inputs.h"
 
 namespace pipewright {
 
@@ -89,7 +89,7 @@ std::string CompareOnOthers(const LoadedModule& module,
   try {
     // The owner of the memory of the recorded inputs may reuse it.
     if (body->checks == 0) body->recorded = CopyInForm(body->recorded);
-    return CompareBodies(module, body, OtherInputs(body->recorded, body->seen, body->checks));
+    return CompareBodies(module, body, PerturbedInputs(body->recorded, body->seen, body->checks));
   } catch (const std::exception&) {
     return "no other inputs can be made";
   }

@@ -99,7 +99,7 @@ class Refusals(CompilerTest):
                 x = m.a(x)
             return m.b(x)
 
-        self.refused(last, "the cut after a, behind linear (submodule \"a\", ",
+        self.refused(last, "the cut after a, after linear (submodule \"a\", ",
                      "refusals_test.py", "lies inside a torch.no_grad() region",
                      options=["--split-after", "a"])
 

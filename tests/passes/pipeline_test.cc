@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/files/read_file.h"
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 #include "passes/split/cuts.h"
 #include "passes/split/layouts.h"
 #include "passes/split/show_writes.h"
@@ -100,9 +100,9 @@ Model Broken(const std::string& line) {
 
 // Returns the operation that the message names if `f` throws an unexpected exception.
 std::string NamedBy(const std::function<void()>& f) {
-  LookingAt::Take();
+  ErrorContext::Take();
   EXPECT_ANY_THROW(f());
-  return LookingAt::Take();
+  return ErrorContext::Take();
 }
 
 TEST(Pipeline, CutsAndLayoutsAndWritesNameTheOperationThatTheyFailAt) {

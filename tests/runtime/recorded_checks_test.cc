@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "runtime/exec/clock.h"
 #include "runtime/recorded/bit_compare.h"
-#include "runtime/recorded/other_inputs.h"
+#include "runtime/recorded/perturbed_inputs.h"
 #include "runtime/stage/spot_check.h"
 #include "tests/runtime/recorded_cases.h"
 
@@ -44,7 +44,7 @@ TEST(RecordedBody, IsComparedOnOtherInputs) {
   EXPECT_EQ(CompareBodies(module, body, given), "");
   Tensors seen;
   EXPECT_TRUE(NoteValues(given, seen));
-  EXPECT_NE(CompareBodies(module, body, OtherInputs(given, seen, 0)).find("output 0"),
+  EXPECT_NE(CompareBodies(module, body, PerturbedInputs(given, seen, 0)).find("output 0"),
             std::string::npos);
 }
 
@@ -69,7 +69,7 @@ TEST(RecordedBody, IsComparedAgainForASecondValue) {
   }
 }
 
-TEST(OtherInputs, DifferInEveryElement) {
+TEST(PerturbedInputs, DifferInEveryElement) {
   at::manual_seed(2);
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<c10::IValue> inputs = {
@@ -99,7 +99,7 @@ TEST(OtherInputs, DifferInEveryElement) {
   EXPECT_FALSE(NoteValues(inputs, seen));
   EXPECT_FALSE(HasOneValue(seen));
   for (int draw : {0, 2}) {
-    const std::vector<c10::IValue> others = OtherInputs(inputs, seen, draw);
+    const std::vector<c10::IValue> others = PerturbedInputs(inputs, seen, draw);
     ASSERT_EQ(others.size(), inputs.size());
     for (size_t i = 0; i + 1 < inputs.size(); ++i) {
       const at::Tensor &x = inputs[i].toTensor(), &y = others[i].toTensor();

@@ -56,7 +56,7 @@ TEST(OutputFolder, WhatOthersWroteStays) {
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "mine"}}), "");
   WriteFile(at + "/a.py", "edited");
   EXPECT_EQ(Refused(at, {{"a.py", "2"}, {"b.py", "mine"}}),
-            at + "/a.py: was edited since it was written\n  name another folder, or write over it "
+            at + "/a.py: was edited since it was written\n  name another folder, or replace it "
                  "with --force");
   Write(at, {{"a.py", "2"}}, {}, true);
   EXPECT_EQ(ReadFile(at + "/a.py"), "2");
@@ -125,10 +125,10 @@ TEST(OutputFolder, WhatWasInterruptedIsDoneAgain) {
 TEST(OutputFolder, WhatIsNoFileIsRefused) {
   const std::string at = TempPath("kinds");
   std::filesystem::create_directories(at + "/a.py");
-  EXPECT_NE(Refused(at, {{"a.py", "1"}}).find("is no plain file"), std::string::npos);
+  EXPECT_NE(Refused(at, {{"a.py", "1"}}).find("is not a plain file"), std::string::npos);
   EXPECT_THROW(CheckOutputFolder(at, kCodegenRecord, {{"a.py", "1"}}, {}, true), Error);
   ASSERT_EQ(mkfifo((at + "/b.py").c_str(), 0600), 0);
-  EXPECT_NE(Refused(at, {{"b.py", "1"}}).find("is no plain file"), std::string::npos);
+  EXPECT_NE(Refused(at, {{"b.py", "1"}}).find("is not a plain file"), std::string::npos);
   // A folder in place of a file that is no longer written stays, with a note.
   Write(at, {{"c.py", "1"}, {"d.py", "2"}}, {}, false);
   std::filesystem::remove(at + "/c.py");

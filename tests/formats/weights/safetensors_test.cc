@@ -220,7 +220,7 @@ TEST(SafetensorsWrite, RefusesAndLeavesTheOldFile) {
     }
     EXPECT_EQ(ReadFile(path), "old");
   };
-  refused({{"a", "F32", {1}, "1234"}, {"a", "F16", {1}, "12"}}, "the name \"a\" twice");
+  refused({{"a", "F32", {1}, "1234"}, {"a", "F16", {1}, "12"}}, "two tensors are named \"a\"");
   refused({{"a", "C128", {1}, ""}}, "\"C128\" has no place");
   refused({{"a", "F32", {2}, "1234"}}, "4 bytes were given, its shape takes 8");
   refused({{"a", "F32", {0}, "1234"}}, "4 bytes were given, its shape takes 0");

@@ -54,7 +54,7 @@ void DieAt(const FakeCase& c, int rank, int entry, const std::string& how) {
   if (action.microbatch >= 0) place += ", microbatch " + std::to_string(action.microbatch);
   place += ", action " + text;
   std::string message = how == "throw"
-                            ? "program: rank " + std::to_string(rank) + ", " + place + ": ends as"
+                            ? "program: rank " + std::to_string(rank) + ", " + place + ": injected fault"
                             : "program: " + DescribeRank(victim) + " " + Verb(how);
   EXPECT_EQ(ended.Count(message), 1) << message << "\n" << ended.output;
   if (how != "throw") {

@@ -9,12 +9,12 @@ namespace pipewright {
 
 // Guards one iteration in the loops of passes. If an exception leaves the scope, keeps the
 // operation for the message; of nested scopes, the innermost one's.
-class LookingAt {
+class ErrorContext {
  public:
-  explicit LookingAt(const torch::jit::Node* node)
+  explicit ErrorContext(const torch::jit::Node* node)
       : node_(node), thrown_(std::uncaught_exceptions()) {}
-  LookingAt(const LookingAt&) = delete;
-  ~LookingAt() {
+  ErrorContext(const ErrorContext&) = delete;
+  ~ErrorContext() {
     if (std::uncaught_exceptions() > thrown_) Keep();
   }
 

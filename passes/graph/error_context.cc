@@ -1,4 +1,4 @@
-#include "passes/graph/looking_at.h"
+#include "passes/graph/error_context.h"
 
 #include <utility>
 
@@ -8,13 +8,13 @@ namespace pipewright {
 
 static thread_local std::string kept;
 
-void LookingAt::Keep() const noexcept {
+void ErrorContext::Keep() const noexcept {
   try {
     if (kept.empty()) kept = std::string(node_->kind().toQualString()) + ", " + Origin(node_);
   } catch (const std::exception&) {  // the message then names no operation
   }
 }
 
-std::string LookingAt::Take() { return std::exchange(kept, {}); }
+std::string ErrorContext::Take() { return std::exchange(kept, {}); }
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-#include "runtime/recorded/other_inputs.h"
+#include "runtime/recorded/perturbed_inputs.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -79,8 +79,8 @@ bool HasOneValue(const Tensors& seen) {
   return false;
 }
 
-std::vector<c10::IValue> OtherInputs(const std::vector<c10::IValue>& inputs, const Tensors& seen,
-                                     int draw) {
+std::vector<c10::IValue> PerturbedInputs(const std::vector<c10::IValue>& inputs,
+                                         const Tensors& seen, int draw) {
   at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(draw) + 1);
   std::vector<c10::IValue> others = inputs;

@@ -1,4 +1,4 @@
-#include "plan/search/search.h"
+#include "plan/search/find_order.h"
 
 #include <algorithm>
 #include <cmath>
