@@ -1,4 +1,6 @@
 // Tests how lists are compared with autograd's body, before and while they are used.
+#include <ATen/Parallel.h>
+
 #include <limits>
 
 #include "base/error.h"
