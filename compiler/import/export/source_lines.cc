@@ -83,6 +83,7 @@ std::vector<std::string> AssignedIn(const std::string& code) {
   std::string left = code.substr(0, std::min(type, end));
   if (type == std::string::npos)
     left.erase(left.find_last_not_of("+-*/%@&|^") + 1);  // x += y
+  left.erase(left.find_last_not_of(' ') + 1);
   std::vector<std::string> names;
   for (const std::string& target : Split(left, ',')) names.push_back(PlainName(target));
   if (names.size() > 1 && names.back().empty() && left.find_last_of(',') + 1 == left.size())
