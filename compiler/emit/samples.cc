@@ -30,7 +30,8 @@ static std::vector<c10::IValue> LeavesOf(const c10::IValue& value) {
 
 // Converts a leaf to the dtype that the model takes; --dtype may have changed it since the export.
 static at::Tensor AsTensor(const c10::IValue& leaf, const ValueInfo& value) {
-  if (!leaf.isTensor()) return at::scalar_tensor(leaf.toScalar());
+  // Numbers travel as int64, float64 or bool.
+  if (!leaf.isTensor()) return at::scalar_tensor(leaf.toScalar(), leaf.toScalar().type());
   at::Tensor tensor = leaf.toTensor().detach();
   if (!value.dtype.empty() && tensor.is_floating_point())
     if (at::ScalarType wanted = ScalarTypeOf(value.dtype); at::isFloatingType(wanted))
