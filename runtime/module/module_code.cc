@@ -248,7 +248,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
     if (named != (weight.kind == WeightKind::kParameter))
       throw Error(file,
                   std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
-                      weight.name + "\", which is a " + weight.kind,
+                      weight.name + "\", which is a " + ToText(weight.kind),
                   "the list is not what decides what is trained: \"freeze\" in the job is, or "
                   "\"requires_grad\" in manifest.json");
   }
