@@ -8,11 +8,11 @@
 #include "base/files/read_file.h"
 #include "compiler/archive/archive.h"
 #include "compiler/import/adapt_weights.h"
-#include "compiler/import/burned_dtypes.h"
 #include "compiler/import/export/buffer_writes.h"
 #include "compiler/import/export/export_archive.h"
 #include "compiler/import/export/export_graph.h"
 #include "compiler/import/export/source_lines.h"
+#include "compiler/import/traced_dtypes.h"
 #include "compiler/import/weight_layouts.h"
 #include "formats/weights/safetensors.h"
 #include "tests/passes/model_text.h"
@@ -46,7 +46,7 @@ TEST(ImportExport, ComputesWhatTheModelComputes) {
   for (const Weight& weight : model.weights) names.push_back(weight.names[0]);
   EXPECT_EQ(names, (Strings{"a.weight", "a.bias", "b.weight", "b.bias", "bn.weight", "bn.bias",
                             "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
-  EXPECT_EQ(model.weights[6].kind, "buffer");
+  EXPECT_EQ(model.weights[6].kind, WeightKind::kBuffer);
   EXPECT_TRUE(model.weights[0].requires_grad);
   ASSERT_EQ(model.symbols.size(), 1u);
   EXPECT_EQ(model.symbols.begin()->second, (std::pair<int64_t, int64_t>{2, 9}));
@@ -88,7 +88,7 @@ TEST(ExportGraph, NumbersOfTheSchema) {
       R"({"outputs": [{"as_tensor": {"name": "a"}}, {"as_tensors": [{"name": "b"}, {"name": "c"}]}],
     "inputs": [{"arg": {"as_int": 1}}, {"arg": {"as_graph": {"name": "g", "graph": {"nodes": []}}}}]})");
   EXPECT_EQ(ResultNames(node), (Strings{"a", "b", "c"}));
-  EXPECT_TRUE(GraphOf(node, 1).contains("nodes"));
+  EXPECT_TRUE(GraphArgument(node, 1).contains("nodes"));
   // Names are unique, and ones that are taken get a number.
   Model model =
       ParseModel("graph(%training : bool, %device : Device, %x : Tensor):\n  return (%x)\n");

@@ -189,8 +189,8 @@ TEST(WriteSamples, AsTheModelTakesThem) {
   Model model;
   model.file = archive;
   Manifest manifest;
-  manifest.values = {{"x", "tensor", "bfloat16", {"s0", "2"}, false, -1, {0}, {}},
-                     {"n", "int", "", {}, false, -1, {0}, {}}};
+  manifest.values = {{"x", ValueKind::kTensor, "bfloat16", {"s0", "2"}, false, -1, {0}, {}},
+                     {"n", ValueKind::kInt, "", {}, false, -1, {0}, {}}};
   manifest.inputs = {0, 1};
   const at::Tensor x = at::tensor({1.f, 2.f, 3.f, 4.f}).view({2, 2}).t();
   auto dict = c10::Dict<std::string, int64_t>();

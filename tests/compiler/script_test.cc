@@ -109,10 +109,10 @@ TEST(ScriptArchive, WeightsLieInTheFile) {
 }
 
 TEST(ScriptSource, NestsOnlySoDeep) {
-  CheckCode("def f(x):\n  return " + std::string(300, '(') + "x" + std::string(300, ')'), "f.py");
-  EXPECT_EQ(Message([] { CheckCode("def f(x):\n  return " + std::string(301, '('), "f.py"); }),
+  CheckNesting("def f(x):\n  return " + std::string(300, '(') + "x" + std::string(300, ')'), "f.py");
+  EXPECT_EQ(Message([] { CheckNesting("def f(x):\n  return " + std::string(301, '('), "f.py"); }),
             "f.py:2: nests deeper than 300 levels\n  write the model with intermediate values");
-  CheckCode("x = \"" + std::string(1000, '(') + "\"\ny = '" + std::string(1000, '[') + "'\n",
+  CheckNesting("x = \"" + std::string(1000, '(') + "\"\ny = '" + std::string(1000, '[') + "'\n",
             "f.py");
   std::string minus = "x = ", nots = "x = ", blocks;
   for (int i = 0; i < 400; ++i) {
@@ -121,7 +121,7 @@ TEST(ScriptSource, NestsOnlySoDeep) {
     blocks += std::string(2 * static_cast<size_t>(i), ' ') + "if x:\n";
   }
   for (const std::string& code : {minus, nots, blocks})
-    EXPECT_THROW(CheckCode(code, "f.py"), Error) << code.substr(0, 20);
+    EXPECT_THROW(CheckNesting(code, "f.py"), Error) << code.substr(0, 20);
 }
 
 TEST(ScriptSource, DamagedTablesOfLinesGiveNone) {

@@ -40,7 +40,7 @@ PackageView Example() {
     module.covers = {"layer." + std::to_string(m)};
     WeightInfo weight, count;
     weight.name = "weight", weight.dtype = "float32", weight.shape = {m + 1, 5};
-    count.name = "count", count.kind = "buffer", count.dtype = "int64";
+    count.name = "count", count.kind = WeightKind::kBuffer, count.dtype = "int64";
     module.held = {weight, count};
     view.manifest.modules.push_back(module);
     view.edited.push_back(m == 1);
@@ -68,8 +68,8 @@ TEST(View, CountsStagesRanksAndBytes) {
   EXPECT_EQ(ValueBytes(view, 1), std::nullopt) << "s0 is not known";
   EXPECT_EQ(ValueBytes(view, 2), 2 * 3 * 4);
   EXPECT_EQ(ValueBytes(view, 3), 4) << "a scalar tensor";
-  EXPECT_EQ(ShapeText(view.manifest.values[1]), "[s0, 64]");
-  EXPECT_EQ(ShapeText(view.manifest.values[3]), "[]");
+  EXPECT_EQ(ValueShapeText(view.manifest.values[1]), "[s0, 64]");
+  EXPECT_EQ(ValueShapeText(view.manifest.values[3]), "[]");
   const ModuleSize size = SizeOf(view.manifest.modules[2]);
   EXPECT_EQ(size.parameters, 15) << "buffers are no parameters";
   EXPECT_EQ(size.bytes, 15 * 4 + 8);

@@ -194,8 +194,8 @@ std::string Counting() {
   Manifest m;
   m.source = "counting.pt2";
   m.symbols["s0"] = {1, 64}, m.symbols["s1"] = {1, 4};
-  m.values = {{"tokens", "tensor", "int64", {"s0", "s1"}, false, -1, {0}, {}},
-              {"logits", "tensor", "float32", {"s0", "s1", "5"}, true, 0, {}, {}}};
+  m.values = {{"tokens", ValueKind::kTensor, "int64", {"s0", "s1"}, false, -1, {0}, {}},
+              {"logits", ValueKind::kTensor, "float32", {"s0", "s1", "5"}, true, 0, {}, {}}};
   m.inputs = {0};
   m.outputs = {1};
   m.modules = {{"module0",
@@ -205,7 +205,7 @@ std::string Counting() {
                 {},
                 {0},
                 {1},
-                {{"table", "parameter", "float32", {5, 5}, true, true, 0}}}};
+                {{"table", WeightKind::kParameter, "float32", {5, 5}, true, true, 0}}}};
   const at::Tensor table = at::eye(5).roll(1, 1).contiguous();
   WriteSafetensors(package + "/weights/module0.safetensors",
                    {{"table", "F32", {5, 5}, {static_cast<const char*>(table.data_ptr()), 100}}});

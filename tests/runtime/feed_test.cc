@@ -14,10 +14,10 @@ namespace {
 // Three modules on three ranks. Rank 0 takes the input, rank 2 makes the output.
 RunPlan ThreeRanks() {
   RunPlan run;
-  run.manifest.values = {{"x", "tensor", "float32", {"s0", "s1"}, false, -1, {0}, {}},
-                         {"a", "tensor", "float32", {"s0", "s1"}, true, 0, {1}, {}},
-                         {"b", "tensor", "float32", {"s0", "s1"}, true, 1, {2}, {}},
-                         {"z", "tensor", "float32", {"s0", "s1"}, true, 2, {}, {}}};
+  run.manifest.values = {{"x", ValueKind::kTensor, "float32", {"s0", "s1"}, false, -1, {0}, {}},
+                         {"a", ValueKind::kTensor, "float32", {"s0", "s1"}, true, 0, {1}, {}},
+                         {"b", ValueKind::kTensor, "float32", {"s0", "s1"}, true, 1, {2}, {}},
+                         {"z", ValueKind::kTensor, "float32", {"s0", "s1"}, true, 2, {}, {}}};
   run.manifest.inputs = {0};
   run.manifest.outputs = {3};
   run.manifest.modules.resize(3);

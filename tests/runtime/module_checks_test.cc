@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "formats/weights/checkpoint.h"
-#include "runtime/module/burned_sizes.h"
 #include "runtime/module/check_code.h"
 #include "runtime/module/lost_gradients.h"
 #include "runtime/module/quiet_prints.h"
 #include "runtime/module/stored_weights.h"
 #include "runtime/module/table_uses.h"
+#include "runtime/module/traced_sizes.h"
 #include "runtime/module/trial.h"
 #include "runtime/module/written_parameters.h"
 #include "tests/runtime/small_package.h"
@@ -33,24 +33,24 @@ std::string Edited(const std::string& name, int module, const std::string& text)
 std::vector<TensorSpec> Rows(int64_t rows) { return {{at::kFloat, {rows, 3}, true}}; }
 
 // Sizes that were traced are numbers in the code; the package records none.
-TEST(BurnedSizes, AreThoseThatMixSamples) {
+TEST(TracedSizes, AreThoseThatMixSamples) {
   Manifest manifest = SmallManifest();
   for (ValueInfo& value : manifest.values) value.dtype.clear(), value.shape.clear();
   const std::string mixed = Edited(
-      "burned.pkg", 0, "    return torch.view(torch.view(torch.mul(x, scale), [2, -1]), [-1, 3])");
-  EXPECT_EQ(FindBurnedSizes(mixed, manifest, Rows(4)),
+      "traced.pkg", 0, "    return torch.view(torch.view(torch.mul(x, scale), [2, -1]), [-1, 3])");
+  EXPECT_EQ(FindTracedSizes(mixed, manifest, Rows(4)),
             mixed +
                 "/modules/module0.py:9: view to [2, -1] mixes the 4 samples of a microbatch: if "
                 "2 is the batch size that the model was traced with, feed that one, or trace it "
                 "anew with x.size(0) left as it is");
-  EXPECT_EQ(FindBurnedSizes(mixed, manifest, Rows(2)), "");
-  EXPECT_EQ(FindBurnedSizes(mixed, SmallManifest(), Rows(4)), "");  // recorded sizes
+  EXPECT_EQ(FindTracedSizes(mixed, manifest, Rows(2)), "");
+  EXPECT_EQ(FindTracedSizes(mixed, SmallManifest(), Rows(4)), "");  // recorded sizes
   const std::string one =
       Edited("one.pkg", 0, "    return torch.view(torch.mul(x, scale), [4, 3])");
-  EXPECT_EQ(FindBurnedSizes(one, manifest, Rows(4)), "");  // takes nothing else
+  EXPECT_EQ(FindTracedSizes(one, manifest, Rows(4)), "");  // takes nothing else
   const std::string all =
       Edited("rows.pkg", 0, "    return torch.view(torch.mul(x, scale), [-1, 3])");
-  EXPECT_EQ(FindBurnedSizes(all, manifest, Rows(4)), "");
+  EXPECT_EQ(FindTracedSizes(all, manifest, Rows(4)), "");
   EXPECT_EQ(LineOfCode(), "");
 }
 
@@ -114,8 +114,8 @@ TEST(QuietPrints, SilencesItsThreadOnly) {
 
 TEST(StoredWeights, AreFoundUnderAnyName) {
   Manifest manifest = SmallManifest();
-  manifest.modules[1].held.push_back({"tied.weight", "parameter", "float32", {1}, true, true});
-  manifest.modules[1].held.push_back({"table", "constant", "float32", {1}});
+  manifest.modules[1].held.push_back({"tied.weight", WeightKind::kParameter, "float32", {1}, true, true});
+  manifest.modules[1].held.push_back({"table", WeightKind::kConstant, "float32", {1}});
   manifest.tied = {{"first.weight", "tied.weight"}};
   EXPECT_EQ(KeptName(manifest, "tied.weight"), "first.weight");
   EXPECT_EQ(KeptName(manifest, "shift"), "shift");
@@ -135,7 +135,7 @@ TEST(StoredWeights, AreFoundUnderAnyName) {
             file +
                 ": \"shift\" is F16 [3], the package's is float32 [3]\n  weights are not cast: "
                 "save them as float32");
-  EXPECT_EQ(error({"shiff", "parameter", "float32", {3}}),
+  EXPECT_EQ(error({"shiff", WeightKind::kParameter, "float32", {3}}),
             file +
                 ": no tensor \"shiff\" (did you mean \"shift\"?)\n  it is of another model, or "
                 "names differ: pipewright weights list " +
@@ -225,11 +225,12 @@ TEST(Trial, RunsOnMadeUpNumbersOrSamplesAndSaysWhatFails) {
 TEST(Trial, ObservesEditedModulesOnly) {
   const std::string package = Edited("observed.pkg", 1, "    return torch.sub(y, shift)");
   std::vector<int> seen;
-  InferShapes(package, SmallManifest(), Rows(2),
-              [&](LoadedModule& module, const std::vector<c10::IValue>& inputs) {
-                seen.push_back(module.index);
-                EXPECT_EQ(inputs[0].toTensor().sizes().vec(), (std::vector<int64_t>{2, 3}));
-              });
+  InferShapesAndObserve(
+      package, SmallManifest(), Rows(2),
+      [&](LoadedModule& module, const std::vector<c10::IValue>& inputs) {
+        seen.push_back(module.index);
+        EXPECT_EQ(inputs[0].toTensor().sizes().vec(), (std::vector<int64_t>{2, 3}));
+      });
   EXPECT_EQ(seen, std::vector<int>{1});
 }
 

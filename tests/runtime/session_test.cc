@@ -128,9 +128,9 @@ TEST(NotFinite, OfTheModelItselfMayBeSaved) {
         EXPECT_EQ(saved("scale", {kNan, 1, 1}), "\"scale\": holds nan, which training has made");
         EXPECT_EQ(saved("momentum_buffer/shift", {-inf, 0, 0}),
                   "\"momentum_buffer/shift\": holds -inf, which training has made");
-        CheckWeights(session);
+        CheckSavedWeights(session);
         session.stages->Weight(0, "scale").detach()[1] = kNan;
-        EXPECT_EQ(MessageOf([&] { CheckWeights(session); }).find("\"scale\": holds nan"), 0u);
+        EXPECT_EQ(MessageOf([&] { CheckSavedWeights(session); }).find("\"scale\": holds nan"), 0u);
         // The losses of a step, in the order of the microbatches.
         session.stages->terms() = {{{1.}, {kNan}}, {{2.}, {kNan}}};
         const std::optional<BadLoss> bad = FindBadLoss(session, 7);
@@ -183,12 +183,12 @@ TEST(Weights, WhichAFileGives) {
   const Checkpoint checkpoint = OpenCheckpoint(file);
   const Manifest manifest = SmallManifest();
   auto takes = [&](const WeightInfo& weight) { return IsTakenFrom(checkpoint, manifest, weight); };
-  EXPECT_TRUE(takes({"a", "parameter", "float32", {1}}));
-  EXPECT_TRUE(takes({"missing", "parameter", "float32", {1}}));  // which loading then refuses
-  EXPECT_TRUE(takes({"b", "parameter", "float32", {1}}));
-  EXPECT_FALSE(takes({"b", "buffer", "float32", {1}}));  // shares the memory of "a"
-  EXPECT_FALSE(takes({"a", "constant", "float32", {1}}));
-  EXPECT_FALSE(takes({"a", "buffer", "float32", {1}, false, false}));  // not persistent
+  EXPECT_TRUE(takes({"a", WeightKind::kParameter, "float32", {1}}));
+  EXPECT_TRUE(takes({"missing", WeightKind::kParameter, "float32", {1}}));  // which loading then refuses
+  EXPECT_TRUE(takes({"b", WeightKind::kParameter, "float32", {1}}));
+  EXPECT_FALSE(takes({"b", WeightKind::kBuffer, "float32", {1}}));  // shares the memory of "a"
+  EXPECT_FALSE(takes({"a", WeightKind::kConstant, "float32", {1}}));
+  EXPECT_FALSE(takes({"a", WeightKind::kBuffer, "float32", {1}, false, false}));  // not persistent
 }
 
 TEST(LastWeights, AreSavedElsewhereIfTheirPlaceFails) {

@@ -44,9 +44,9 @@ inline Manifest SmallManifest() {
   Manifest m;
   m.source = "small.pt2";
   m.symbols["s0"] = {1, 64};
-  m.values = {{"x", "tensor", "float32", {"s0", "3"}, false, -1, {0}, {}},
-              {"y", "tensor", "float32", {"s0", "3"}, true, 0, {1}, {}},
-              {"z", "tensor", "float32", {"s0", "3"}, true, 1, {}, {}}};
+  m.values = {{"x", ValueKind::kTensor, "float32", {"s0", "3"}, false, -1, {0}, {}},
+              {"y", ValueKind::kTensor, "float32", {"s0", "3"}, true, 0, {1}, {}},
+              {"z", ValueKind::kTensor, "float32", {"s0", "3"}, true, 1, {}, {}}};
   m.inputs = {0};
   m.outputs = {2};
   m.modules = {{"module0",
@@ -56,7 +56,7 @@ inline Manifest SmallManifest() {
                 {},
                 {0},
                 {1},
-                {{"scale", "parameter", "float32", {3}, true, true, 0}}},
+                {{"scale", WeightKind::kParameter, "float32", {3}, true, true, 0}}},
                {"module1",
                 "modules/module1.py",
                 "weights/module1.safetensors",
@@ -64,7 +64,7 @@ inline Manifest SmallManifest() {
                 {},
                 {1},
                 {2},
-                {{"shift", "parameter", "float32", {3}, true, true, 1}}}};
+                {{"shift", WeightKind::kParameter, "float32", {3}, true, true, 1}}}};
   return m;
 }
 

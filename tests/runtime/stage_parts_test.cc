@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/plan_text.h"
+#include "runtime/exec/reduce.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/stage/gradient_groups.h"
 #include "runtime/stage/offload.h"
@@ -36,12 +37,12 @@ Holders HoldersOf(const GradientGroups& groups, size_t group) {
 TEST(GradientGroups, SharedWeightsComeFirstAndBucketsAreOfOneModule) {
   Manifest m;
   m.modules.resize(2);
-  m.modules[0].held = {{"a", "parameter", "float32", {5}, true, true},
-                       {"tied", "parameter", "float32", {2}, true, true},
-                       {"frozen", "parameter", "float32", {9}, false, true},
-                       {"half", "parameter", "bfloat16", {3}, true, true}};
-  m.modules[1].held = {{"tied", "parameter", "float32", {2}, true, true},
-                       {"alone", "parameter", "float32", {9}, true, true}};
+  m.modules[0].held = {{"a", WeightKind::kParameter, "float32", {5}, true, true},
+                       {"tied", WeightKind::kParameter, "float32", {2}, true, true},
+                       {"frozen", WeightKind::kParameter, "float32", {9}, false, true},
+                       {"half", WeightKind::kParameter, "bfloat16", {3}, true, true}};
+  m.modules[1].held = {{"tied", WeightKind::kParameter, "float32", {2}, true, true},
+                       {"alone", WeightKind::kParameter, "float32", {9}, true, true}};
   m.shared = {{{{0, "tied"}, {1, "tied"}}}};
   const Conf conf{{0, 1}, false, {{0, 1}, {2}}, {}};
   GradientGroups groups = MakeGradientGroups(m, conf, {.bucket_bytes = 8});
@@ -74,8 +75,10 @@ TEST(GradientGroups, SharedWeightsComeFirstAndBucketsAreOfOneModule) {
 TEST(ReplicaBuffers, MergeAsOneRankWouldHaveComputed) {
   Manifest m;
   m.modules.resize(1);
-  for (const char* merge : {"updates", "sum", "mean", "none", "mean"})
-    m.modules[0].held.push_back({merge, "buffer", "float32", {2}, false, true, -1, merge});
+  for (const BufferMerge merge : {BufferMerge::kUpdates, BufferMerge::kSum, BufferMerge::kMean,
+                                  BufferMerge::kNone, BufferMerge::kMean})
+    m.modules[0].held.push_back(
+        {ToText(merge), WeightKind::kBuffer, "float32", {2}, false, true, -1, merge});
   m.modules[0].held[1].dtype = "int64";
   const Conf conf{{0}, false, {{1, 0}}, {}};  // rank 1 is the first replica
   auto update = [](int place) { return at::tensor({place + 0.25f, -place * 0.5f}); };

@@ -15,10 +15,10 @@ namespace {
 Manifest Example() {
   Manifest m;
   m.modules.resize(2);
-  m.modules[0].held = {{"a", "parameter", "float32", {2}, true, true},
-                       {"tied", "parameter", "float32", {1}, true, true}};
-  m.modules[1].held = {{"tied", "parameter", "float32", {1}, true, true},
-                       {"b", "parameter", "float32", {2}, true, true}};
+  m.modules[0].held = {{"a", WeightKind::kParameter, "float32", {2}, true, true},
+                       {"tied", WeightKind::kParameter, "float32", {1}, true, true}};
+  m.modules[1].held = {{"tied", WeightKind::kParameter, "float32", {1}, true, true},
+                       {"b", WeightKind::kParameter, "float32", {2}, true, true}};
   m.shared = {{{{0, "tied"}, {1, "tied"}}}};
   return m;
 }
