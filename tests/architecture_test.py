@@ -89,6 +89,59 @@ OVERLOADS = {
     "SizeText": "a number of bytes as text",
     "ToText": "the name of an enumerator, or the text of an action",
 }
+# Headers with a source of their own that no unit test includes. The list may only become shorter.
+UNTESTED = """
+base/files/output_path.h
+base/json_comments.h
+base/median.h
+base/weight_kind.h
+check/check.h
+cli/supervise_command.h
+compiler/compile.h
+compiler/measured/profile_split.h
+formats/job_changes.h
+formats/json_differences.h
+formats/profile/table.h
+formats/weights/diff.h
+formats/weights/merge.h
+formats/weights/tensors_to_write.h
+plan/lowering/rendezvous.h
+plan/lowering/step_legality.h
+plan/lowering/transfer_index.h
+plan/partition/exact/exact.h
+plan/partition/exact/ideals.h
+plan/partition/fast/block_cuts.h
+plan/partition/fast/multilevel.h
+plan/partition/fast/orders.h
+plan/partition/fast/sequence_dp.h
+plan/partition/fast/windows.h
+plan/partition/io/mode.h
+plan/partition/io/request.h
+plan/partition/links.h
+plan/partition/longest_paths.h
+plan/partition/pair_links_exact.h
+plan/partition/pipedream/codegen/stage_program.h
+plan/partition/pipedream/codegen/template_text.h
+plan/partition/pipedream/codegen/torch_modules.h
+plan/partition/problem/partition_state.h
+plan/partition/problem/stage_load.h
+plan/partition/problem/units.h
+plan/placement/greedy.h
+plan/run/run_plan.h
+plan/schedules/kinds.h
+plan/search/due_search.h
+plan/search/improve.h
+plan/search/recompute.h
+plan/search/tabu.h
+report/prediction.h
+runtime/commands/bench.h
+runtime/evaluation.h
+runtime/module/module_code.h
+runtime/recorded/graph.h
+runtime/stage/stage.h
+runtime/transport/mpi_abort.h
+runtime/transport/mpi_requests.h
+""".split()
 # Sources that contain the name of a schedule as a string.
 SCHEDULES_NAMED = {
     "cli/commands/partition_command.cc": "values of --in-flight and --mode",
@@ -302,6 +355,19 @@ class Names(unittest.TestCase):
         twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
         self.assertEqual({name: paths for name, paths in twice.items() if name not in OVERLOADS}, {})
         self.assertEqual(sorted(set(OVERLOADS) - set(twice)), [], "exceptions that nothing needs")
+
+
+class Tests(unittest.TestCase):
+    def test_include_every_header_with_logic(self):
+        """A header with a source of its own is included by a test. UNTESTED lists the exceptions,
+        and nothing else; whole programs test these."""
+        included = set()
+        for path in [*(ROOT / "tests").rglob("*.h"), *(ROOT / "tests").rglob("*.cc")]:
+            included |= set(re.findall(r'^#include "([^"]+)"', path.read_text(), re.M))
+        untested = {str(path) for path in sources()
+                    if path.suffix == ".h" and (ROOT / path).with_suffix(".cc").exists()
+                    and str(path) not in included}
+        self.assertEqual(sorted(untested), sorted(UNTESTED))
 
 
 class Schedules(unittest.TestCase):
