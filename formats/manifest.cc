@@ -321,8 +321,7 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
                     : "compile the model again with this version of pipewright");
   CheckKeys(in,
             {"format", "format_version", "pipewright", "source", "exported_in_training", "symbols",
-             "guards", "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries",
-             "$schema"},
+             "guards", "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries"},
             reader.file);
   Manifest manifest;
   manifest.version = reader.Get<std::string>(in, "pipewright", "manifest");
