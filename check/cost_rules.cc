@@ -66,7 +66,7 @@ void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result
   }
   Passes(result, "time", [&] {
     const Prediction prediction = PredictRun(view, job);
-    const Trace trace = Simulate(prediction.plan, prediction.costs);
+    const ActionTrace trace = Simulate(prediction.plan, prediction.costs);
     const Figures figures = Measure(prediction.plan, prediction.costs, trace);
     CheckBalance(request, figures, result);
     CheckMemory(request, figures, result);

@@ -51,7 +51,7 @@ struct RankMemoryRow {
   std::vector<double> columns;
 };
 
-RankMemoryRow RowOf(const Plan& plan, size_t rank, const Costs& costs, const Trace& trace,
+RankMemoryRow RowOf(const Plan& plan, size_t rank, const Costs& costs, const ActionTrace& trace,
                     const TimeAxis& axis) {
   const RankAccount bytes = BytesOfRank(plan, static_cast<int>(rank), costs, RecomputeOf(plan));
   RankMemoryRow row{bytes.start, bytes.start, 0, {}};
@@ -98,7 +98,7 @@ void DrawLegend(Svg& svg, double full, double limit) {
 
 }  // namespace
 
-std::string MemorySvg(const Plan& plan, const Costs& costs, const Trace& trace, double limit) {
+std::string MemorySvg(const Plan& plan, const Costs& costs, const ActionTrace& trace, double limit) {
   TimeAxis axis{kLeft, kWidth, 0};
   for (const TraceAction& e : StepOf(ActionsOf(plan, trace), 0, "plan"))
     axis.end = std::max(axis.end, e.end);

@@ -86,7 +86,7 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
   if (!input.view.conf || !input.view.profile) return std::nullopt;  // already listed as missing
   Prediction prediction = PredictRun(input.view, job);
   parts.missing.insert(parts.missing.end(), prediction.notes.begin(), prediction.notes.end());
-  const Trace trace = Simulate(prediction.plan, prediction.costs);
+  const ActionTrace trace = Simulate(prediction.plan, prediction.costs);
   parts.timelines.push_back({"predicted", StepOf(ActionsOf(prediction.plan, trace), 0, job.path)});
   const double limit = input.memory > 0 ? input.memory : static_cast<double>(job.memory);
   if (!(limit > 0))

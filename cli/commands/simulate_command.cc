@@ -97,7 +97,7 @@ void SimulatePlan(SimulateRequest& request) {
     request.options.duration = DurationsOf(measured, request.replay);
     if (request.steps == 0) request.options.steps = StepsOf(measured);
   }
-  Trace trace;
+  ActionTrace trace;
   try {
     trace = Simulate(plan, costs, request.options);
   } catch (const Error& e) {

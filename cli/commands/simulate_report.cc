@@ -30,7 +30,7 @@ static std::string Percent(double rate) {
   return out;
 }
 
-Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
+Json FiguresJson(const Plan& plan, const ActionTrace& trace, const Figures& figures,
                  const std::optional<LowerBound>& bound) {
   Json ranks = Json::array(), path = Json::array();
   for (size_t r = 0; r < figures.ranks.size(); ++r) {
@@ -71,7 +71,7 @@ Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
           {"critical_path", path}};
 }
 
-void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,
+void PrintFigures(const Plan& plan, const ActionTrace& trace, const Figures& figures,
                   const std::optional<LowerBound>& bound) {
   auto line = [&](const char* name, double found, double LowerBound::*least) {
     std::cout << name << Show(found);

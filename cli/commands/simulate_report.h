@@ -11,9 +11,9 @@
 namespace pipewright {
 
 // Without a bound (measured times have none), the text omits it and JSON has null.
-Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
+Json FiguresJson(const Plan& plan, const ActionTrace& trace, const Figures& figures,
                  const std::optional<LowerBound>& bound);
-void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,
+void PrintFigures(const Plan& plan, const ActionTrace& trace, const Figures& figures,
                   const std::optional<LowerBound>& bound);
 
 Json ComparisonJson(const Comparison& comparison);

@@ -8,7 +8,7 @@ std::vector<std::vector<int64_t>> UnitEnds(const Plan& schedule, const StageGrap
   SimulateOptions options;
   options.graph = &graph;
   options.recompute.assign(schedule.stages, false);
-  const Trace trace = Simulate(schedule, UnitCosts(), options);
+  const ActionTrace trace = Simulate(schedule, UnitCosts(), options);
   std::vector<std::vector<int64_t>> ends(trace.ranks.size());
   for (size_t r = 0; r < ends.size(); ++r) {
     ends[r].reserve(trace.ranks[r].size());

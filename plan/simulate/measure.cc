@@ -24,7 +24,7 @@ static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
   figures.peak_activations = static_cast<int64_t>(activations.peak());
 }
 
-Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
+Figures Measure(const Plan& plan, const Costs& costs, const ActionTrace& trace,
                 const SimulateOptions& options) {
   std::vector<char> recompute = options.recompute.empty() ? RecomputeOf(plan) : options.recompute;
   Figures figures;
@@ -49,7 +49,7 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
   return figures;
 }
 
-std::vector<EventId> CriticalPath(const Trace& trace) {
+std::vector<EventId> CriticalPath(const ActionTrace& trace) {
   EventId last{-1, -1};
   double end = 0;
   for (size_t r = 0; r < trace.ranks.size(); ++r)

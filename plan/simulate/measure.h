@@ -32,7 +32,7 @@ struct Figures {
   std::vector<RankFigures> ranks;
 };
 
-Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
+Figures Measure(const Plan& plan, const Costs& costs, const ActionTrace& trace,
                 const SimulateOptions& options = {});
 
 struct EventId {
@@ -41,6 +41,6 @@ struct EventId {
 
 // Returns the critical path: the chain of events, each started by the one before it, that ends at
 // the makespan.
-std::vector<EventId> CriticalPath(const Trace& trace);
+std::vector<EventId> CriticalPath(const ActionTrace& trace);
 
 }  // namespace pipewright

@@ -108,7 +108,7 @@ class Run {
     std::fill(clock_.begin(), clock_.end(), last);
   }
 
-  Trace Take() {
+  ActionTrace Take() {
     for (auto& links : links_) {
       std::sort(links.begin(), links.end(),
                 [](const LinkTraffic& a, const LinkTraffic& b) { return a.to < b.to; });
@@ -124,7 +124,7 @@ class Run {
   size_t stages_ = 0, microbatches_ = 0, edges_ = 0;
   bool transfers_ = false;
   int step_ = 0;
-  Trace trace_;
+  ActionTrace trace_;
   // The edges of both directions: [backward][stage] = (peer stage, edge).
   std::vector<std::vector<std::pair<int, int>>> into_[2], out_[2];
   // By edge and microbatch: the receiver (-1: there is no such message), arrival, post.
@@ -415,7 +415,7 @@ class Run {
 
 }  // namespace
 
-Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& given) {
+ActionTrace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& given) {
   CheckStages(costs, plan.stages);
   SimulateOptions options = given;
   if (options.recompute.empty()) options.recompute = RecomputeOf(plan);

@@ -29,7 +29,7 @@ struct SimulateOptions {
 // Simulates the plan in time linear in its actions. Throws Error naming rank, position and action
 // if it cannot run to its end: for a deadlock, an input that no rank sends, or an action that comes
 // twice or before what it needs.
-Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& options = {});
+ActionTrace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& options = {});
 
 // Returns the time for which a compute action occupies its rank.
 double Duration(const Action& action, int rank, const Costs& costs,

@@ -27,7 +27,7 @@ std::vector<TraceAction> ActionsOf(const Plan& plan, size_t rank,
   return actions;
 }
 
-std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace) {
+std::vector<TraceAction> ActionsOf(const Plan& plan, const ActionTrace& trace) {
   std::vector<TraceAction> actions;
   for (size_t r = 0; r < trace.ranks.size(); ++r)
     for (const TraceAction& action : ActionsOf(plan, r, trace.ranks[r])) actions.push_back(action);
@@ -55,7 +55,7 @@ constexpr int kRanks = 0, kLoads = 1;  // processes of the format; loads have ro
 
 class ChromeWriter {
  public:
-  ChromeWriter(const Plan& plan, const Trace& trace) : plan_(plan), trace_(trace) {}
+  ChromeWriter(const Plan& plan, const ActionTrace& trace) : plan_(plan), trace_(trace) {}
 
   std::string Write(const Costs* costs) {
     Name("process_name", kRanks, 0, "ranks");
@@ -188,7 +188,7 @@ class ChromeWriter {
   }
 
   const Plan& plan_;
-  const Trace& trace_;
+  const ActionTrace& trace_;
   std::string out_ = "{\"traceEvents\":[\n";
   bool first_ = true;
   int flows_ = 0;
@@ -196,7 +196,7 @@ class ChromeWriter {
 
 }  // namespace
 
-std::string ChromeTrace(const Plan& plan, const Trace& trace, const Costs* costs) {
+std::string ChromeTrace(const Plan& plan, const ActionTrace& trace, const Costs* costs) {
   return ChromeWriter(plan, trace).Write(costs);
 }
 
@@ -217,7 +217,7 @@ static char Letter(const Action& a) {
   }
 }
 
-std::string TextTimeline(const Plan& plan, const Trace& trace, int columns) {
+std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns) {
   double end = 0, shortest = 0;
   for (const auto& events : trace.ranks)
     for (const TimedAction& e : events) {

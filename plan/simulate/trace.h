@@ -28,7 +28,7 @@ struct LinkTraffic {
   double bytes = 0;
 };
 
-struct Trace {
+struct ActionTrace {
   std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
   // [rank] LOADs that take time; they run concurrently with the actions, one after the other.
   std::vector<std::vector<TimedAction>> loads;
@@ -46,7 +46,7 @@ struct TraceAction {
 // the optimizer steps of all repetitions.
 std::vector<TraceAction> ActionsOf(const Plan& plan, size_t rank,
                                    const std::vector<TimedAction>& events);
-std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
+std::vector<TraceAction> ActionsOf(const Plan& plan, const ActionTrace& trace);
 
 // Writes the Trace Event Format, which chrome://tracing and Perfetto read: a row for each rank, and
 // flows from the action that makes a value or a gradient to the one on another rank that uses it
@@ -54,10 +54,10 @@ std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
 // in memory is a counter, and so is what was resident in a measured trace. Times are written unchanged; the format's are microseconds.
 // ReadChromeTrace in plan/simulate/compare.h reads it.
 // Source: "Trace Event Format", Google, 2016 (phases M, X, C, s and f).
-std::string ChromeTrace(const Plan& plan, const Trace& trace, const Costs* costs = nullptr);
+std::string ChromeTrace(const Plan& plan, const ActionTrace& trace, const Costs* costs = nullptr);
 
 // Draws one line of text per rank, at most `columns` characters wide: digits are microbatches
 // modulo 10 in F, the letters i, w, b stand for I, W and B, o for a pair, '.' for idle.
-std::string TextTimeline(const Plan& plan, const Trace& trace, int columns);
+std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns);
 
 }  // namespace pipewright

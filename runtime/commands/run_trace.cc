@@ -26,8 +26,8 @@ Json WriteEvents(const std::vector<TimedAction>& events) {
   return json;
 }
 
-Trace ReadEvents(const std::vector<Json>& ranks) {
-  Trace trace;
+ActionTrace ReadEvents(const std::vector<Json>& ranks) {
+  ActionTrace trace;
   for (const Json& rank : ranks) {
     trace.ranks.emplace_back();
     for (const Json& event : rank) {

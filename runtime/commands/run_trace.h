@@ -15,6 +15,6 @@ void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
 
 // WriteEvents returns one rank's events as JSON; ReadEvents makes a trace from those of all ranks.
 Json WriteEvents(const std::vector<TimedAction>& events);
-Trace ReadEvents(const std::vector<Json>& ranks);
+ActionTrace ReadEvents(const std::vector<Json>& ranks);
 
 }  // namespace pipewright

@@ -256,7 +256,7 @@ TEST(CastWeights, AndInputsOnEntry) {
   EXPECT_TRUE(at::equal(RunGraph(model.graph, {a, a, true, at::Device("cpu"), x})[0].toTensor(),
                         x.to(at::kBFloat16)));
   EXPECT_EQ(Message([&] { CastWeights(model, "int64"); }),
-            "--dtype int64: is no floating dtype\n  one of float64, float32, bfloat16, float16");
+            "--dtype int64: is not a floating-point dtype\n  choose float64, float32, bfloat16 or float16");
 }
 
 // A cast to float32 stays if the model's line says so, and is refused if it may be y.dtype.

@@ -78,7 +78,7 @@ TEST(ImportScript, InputsThatAreNotGivenTakeTheirDefaults) {
   const Model both = ImportScript(Archive(path), {"x", "scale"});
   EXPECT_EQ(both.graph->inputs().size(), both.first_input() + 2);
   EXPECT_EQ(Message([&] { ImportScript(Archive(path), {"x", "scal"}); }),
-            "--input-names scal: the model takes no such input (did you mean \"scale\"?)\n  its "
+            "--input-names scal: the model has no such input (did you mean \"scale\"?)\n  its "
             "inputs: x, scale");
   EXPECT_NE(Message([&] { ImportScript(Archive(path), {"scale"}); }), "");  // x has no default
 }
@@ -100,7 +100,7 @@ TEST(ScriptArchive, WeightsLieInTheFile) {
                 "save it again");
   EXPECT_EQ(
       Message([&] { StorageOffset(script, at::ones({2}).to_sparse(), "sparse"); }),
-      path + ": weight \"sparse\": is not a dense tensor\n  store it dense, and not quantised");
+      path + ": weight \"sparse\": is not a dense tensor\n  store it dense, and not quantized");
   const Archive exported(std::string(TEST_DIR) + "/data/import/export.pt2");
   EXPECT_EQ(Message([&] { OpenScript(exported); }),
             exported.path() +

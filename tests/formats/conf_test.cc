@@ -177,7 +177,7 @@ TEST(Conf, FindsEveryMistake) {
           ":2:30: a stage is expected (0, 1, 2, ...), not \"x\"",
           ":2:35: module 2 is in stage 5, which has no ranks in stage_to_rank_map",
           ":4:39: a depth is expected (0, 1, 2, ...), not \"y\"", ":5:26: there is no stage 7",
-          ": offload.memory: the size \"1 parsec\" has no unit that is known here"}));
+          ": offload.memory: the size \"1 parsec\" has an unknown unit"}));
   // Every value that flows backward, and the ranks that were launched.
   EXPECT_EQ(
       MistakesOf(R"({"module_to_stage_map": [1, 0, 0], "stage_to_rank_map": {"0": [0], "1": [1]}})",

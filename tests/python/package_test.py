@@ -495,7 +495,7 @@ class Pipelining(Python):
         stages, example = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)], (self.x[:4],)
         with self.assertRaisesRegex(pw.ExportError, "loss function is Python"):
             pw.from_torch_pipelining(stages, example, object(), 4)
-        with self.assertRaisesRegex(pw.ExportError, "not known\n.*1f1b"):
+        with self.assertRaisesRegex(pw.ExportError, "unknown schedule Own\n.*1f1b"):
             pw.from_torch_pipelining(stages, example, "Own", 4)
         with self.assertRaisesRegex(pw.ExportError, "give ranks=N"):
             pw.from_torch_pipelining(stages, example, "Interleaved1F1B", 4)

@@ -93,7 +93,7 @@ TEST(MemorySvg, ShowsEachRanksPeakAgainstTheLimit) {
   const Plan plan = ReadPlan("0F0,0B0\n", "p.csv");
   Costs costs = UnitCosts();
   costs.stages[0].weights = 100, costs.stages[0].activation = 50;
-  const Trace trace = Simulate(plan, costs);
+  const ActionTrace trace = Simulate(plan, costs);
   const std::string roomy = MemorySvg(plan, costs, trace, 200);
   EXPECT_EQ(Count(roomy, ">150 B, 75 %</text>"), 1u) << roomy;
   EXPECT_EQ(Count(roomy, "class=\"bad\""), 0u);

@@ -97,7 +97,7 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
   EXPECT_EQ(resume(other, folder).second,
             "resuming on every rank: " + folder +
                 "/step-00000003: was written with the optimizer sgd, job.json says adam\n  "
-                "start anew from its weights: pipewright weights merge, then --weights");
+                "start over from its weights: pipewright weights merge, then --weights");
   // One changed byte in a shard of the newest, which only rank 1 reads.
   const std::string shard = folder + "/step-00000003/module1.safetensors";
   std::string bytes = ReadFile(shard);
@@ -107,8 +107,8 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
   fs::remove_all(folder + "/step-00000002");
   const std::string none = resume(SmallJob(), folder).second;
   EXPECT_NE(none.find("module1.safetensors"), std::string::npos) << none;
-  EXPECT_NE(none.find("\n  there is no other valid checkpoint: to start anew, let checkpoint.to "
-                      "name another folder"),
+  EXPECT_NE(none.find("\n  there is no other valid checkpoint: to start over, set checkpoint.to to "
+                      "another folder"),
             std::string::npos)
       << none;
   EXPECT_EQ(resume(SmallJob(), TempPath("nowhere")), (std::pair<std::string, std::string>("", "")));
@@ -184,7 +184,7 @@ TEST(CheckpointFolder, IsLockedForOneRunAndMustBeEmptyForAnew) {
   EXPECT_EQ(
       MessageOf([&] { CheckHoldsNoCheckpoint(whole, "job.json"); }),
       whole + ": holds checkpoints already, up to " + whole +
-          "/step-00000001\n  go on from it with --resume; to start anew, name another folder, "
+          "/step-00000001\n  go on from it with --resume; to start over, name another folder, "
           "\"checkpoint\": {\"to\": \"FOLDER\"} in job.json, or remove what is in this one");
 }
 

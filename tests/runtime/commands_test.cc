@@ -75,7 +75,7 @@ TEST(RunTrace, OfComputeActionsStartsWhenTheirInputsAreThere) {
   EXPECT_EQ(std::pair(events[1].start, events[1].end), std::pair(3e6, 3.5e6));
   EXPECT_EQ(std::pair(events[3].start, events[3].end), std::pair(5e6, 8e6));
   const Json mine = Json::parse(WriteEvents(events).dump());
-  const Trace trace = ReadEvents({mine, Json::array()});
+  const ActionTrace trace = ReadEvents({mine, Json::array()});
   ASSERT_EQ(trace.ranks.size(), 2u);
   EXPECT_TRUE(trace.ranks[1].empty());
   ASSERT_EQ(trace.ranks[0].size(), 4u);

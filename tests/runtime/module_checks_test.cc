@@ -42,7 +42,7 @@ TEST(TracedSizes, AreThoseThatMixSamples) {
             mixed +
                 "/modules/module0.py:9: view to [2, -1] mixes the 4 samples of a microbatch: if "
                 "2 is the batch size that the model was traced with, feed that one, or trace it "
-                "anew with x.size(0) left as it is");
+                "again with x.size(0) left as it is");
   EXPECT_EQ(FindTracedSizes(mixed, manifest, Rows(2)), "");
   EXPECT_EQ(FindTracedSizes(mixed, SmallManifest(), Rows(4)), "");  // recorded sizes
   const std::string one =

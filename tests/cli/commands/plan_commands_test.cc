@@ -36,7 +36,7 @@ std::string ErrorOf(F f) {
 TEST(SimulateReport, ReportsHandComputedFigures) {
   const Plan plan = ReadPlan("0F0,0B0\n1F0,1B0\n", "p.csv");
   const Costs costs = UnitCosts();
-  const Trace trace = Simulate(plan, costs);
+  const ActionTrace trace = Simulate(plan, costs);
   const Figures figures = Measure(plan, costs, trace);
   const Json json = FiguresJson(plan, trace, figures, std::nullopt);
   EXPECT_EQ(json["makespan"].dump(), "6") << "whole, without a decimal point";
@@ -90,9 +90,9 @@ TEST(ValidatePlan, CountsThings) {
 // Two ranks and four microbatches, with F, I and W of 1 each: each rank works for 12 units.
 TEST(ZbAutoPlan, FindsTheOptimumAndNamesWhatIsMissing) {
   ZbRequest request;
-  EXPECT_TRUE(ErrorOf([&] { PlanZbAuto(request); }).starts_with("--ranks: it is needed"));
+  EXPECT_TRUE(ErrorOf([&] { PlanZbAuto(request); }).starts_with("--ranks: is required"));
   request.ranks = 2;
-  EXPECT_TRUE(ErrorOf([&] { PlanZbAuto(request); }).starts_with("--microbatches: it is needed"));
+  EXPECT_TRUE(ErrorOf([&] { PlanZbAuto(request); }).starts_with("--microbatches: is required"));
   request.microbatches = 4;
   EXPECT_TRUE(ErrorOf([&] { PlanZbAuto(request); })
                   .starts_with("--costs: zb-auto needs the times F, I and W of a stage"));

@@ -146,7 +146,7 @@ TEST(Offload, SimulatedLoadsRunBesideComputes) {
   Costs costs = ParseCosts(R"({"stages": [{"F": 3, "I": 1, "W": 1, "weights": 10, "activation": 0}],
                                "disk": {"bandwidth": 2}})",
                            "costs");
-  Trace trace = Simulate(plan, costs);
+  ActionTrace trace = Simulate(plan, costs);
   Figures figures = Measure(plan, costs, trace);
   EXPECT_EQ(figures.makespan, 5 + 4 * 6);
   EXPECT_EQ(figures.ranks[0].busy, 24);

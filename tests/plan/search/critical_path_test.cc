@@ -62,7 +62,7 @@ Plan PlanOf(const OrderProblem& p, const RankOrders& order) {
 }
 
 struct Simulated {
-  Trace trace;
+  ActionTrace trace;
   Figures figures;
 };
 
@@ -183,7 +183,7 @@ TEST(CriticalPath, ListSchedulesLeaveNothingReadyWaiting) {
     ListPolicy policy;
     policy.split = Pick(random, 0, 1);
     Plan plan = ListSchedule(placement, ranks, m, policy);
-    Trace trace = Simulate(plan, UnitCosts());
+    ActionTrace trace = Simulate(plan, UnitCosts());
     for (size_t r = 0; r < plan.ranks.size(); ++r)
       for (size_t i = 1; i < trace.ranks[r].size(); ++i) {
         const TimedAction &event = trace.ranks[r][i], &before = trace.ranks[r][i - 1];

@@ -54,7 +54,7 @@ TEST(Compare, MediansStepAndRanks) {
 // Records of a run are written and read in the same form.
 TEST(Compare, RecordsOfARun) {
   Plan plan = Lowered(2, 3);
-  Trace trace = Simulate(plan, Times(2, 3, 1));
+  ActionTrace trace = Simulate(plan, Times(2, 3, 1));
   std::vector<TraceAction> actions = ActionsOf(plan, trace);
   std::vector<TraceAction> read = ReadChromeTrace(ChromeTrace(plan, trace), "t");
   ASSERT_EQ(read.size(), actions.size());
@@ -102,7 +102,7 @@ TEST(Compare, AnotherOrderIsNamed) {
 
 TEST(Compare, BytesALink) {
   Plan plan = Lowered(3, 4);
-  Trace trace = Simulate(plan, Times(1, 1, 1));
+  ActionTrace trace = Simulate(plan, Times(1, 1, 1));
   ASSERT_EQ(trace.links.size(), 4u);  // 0 > 1, 1 > 0, 1 > 2, 2 > 1
   for (const LinkTraffic& link : trace.links) {
     EXPECT_EQ(link.messages, 4);

@@ -29,7 +29,7 @@ Costs Link(double latency) {
 }
 
 // A "run" in which every action of every step takes a different time.
-Trace Uneven(const Plan& plan, const Costs& costs, int steps) {
+ActionTrace Uneven(const Plan& plan, const Costs& costs, int steps) {
   SimulateOptions options;
   options.steps = steps;
   auto random = std::make_shared<std::mt19937>(7);
@@ -44,13 +44,13 @@ TEST(Replay, IsTheRunAgain) {
         schedule == std::string("interleaved") || schedule == std::string("zbv") ? 4 : 2;
     Plan plan = Lowered(schedule, 2, stages, 6);
     const Costs costs = Link(5);
-    const Trace run = Uneven(plan, costs, 3);
+    const ActionTrace run = Uneven(plan, costs, 3);
     const auto measured = ReadChromeTrace(ChromeTrace(plan, run), "run.json");
     EXPECT_EQ(StepsOf(measured), 3);
     SimulateOptions options;
     options.steps = 3;
     options.duration = DurationsOf(measured, "run.json");
-    const Trace again = Simulate(plan, costs, options);
+    const ActionTrace again = Simulate(plan, costs, options);
     ASSERT_EQ(again.ranks.size(), run.ranks.size());
     for (size_t r = 0; r < run.ranks.size(); ++r) {
       ASSERT_EQ(again.ranks[r].size(), run.ranks[r].size());

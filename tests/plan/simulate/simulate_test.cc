@@ -217,8 +217,8 @@ TEST(Simulate, TransfersAndComputeOnlyAgree) {
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n";
   std::string without = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
-  Trace one = Simulate(ReadPlan(with, "with"), costs);
-  Trace two = Simulate(ReadPlan(without, "without"), costs);
+  ActionTrace one = Simulate(ReadPlan(with, "with"), costs);
+  ActionTrace two = Simulate(ReadPlan(without, "without"), costs);
   ASSERT_EQ(one.ranks.size(), two.ranks.size());
   for (size_t r = 0; r < one.ranks.size(); ++r)
     for (size_t i = 0; i < one.ranks[r].size(); ++i) {
@@ -234,7 +234,7 @@ TEST(Simulate, ContentionQueuesBytesNotLatency) {
   Plan plan = ReadPlan("0F0,0F1,0F2\n1F0,1F1,1F2\n", "plan");
   SimulateOptions options;
   options.contention = true;
-  Trace trace = Simulate(plan, costs, options);
+  ActionTrace trace = Simulate(plan, costs, options);
   EXPECT_EQ(trace.ranks[1][0].start, 1 + 4 + 5);
   EXPECT_EQ(trace.ranks[1][1].start, 1 + 8 + 5);
   EXPECT_EQ(trace.ranks[1][2].start, 1 + 12 + 5);
@@ -249,7 +249,7 @@ TEST(Simulate, SynchronousSendsWaitForTheReceive) {
   for (int s = 0; s < 3; ++s) costs.stages[s].F = s == 1 ? 10 : 1;
   SimulateOptions options;
   options.synchronous = true;
-  Trace trace = Simulate(plan, costs, options);
+  ActionTrace trace = Simulate(plan, costs, options);
   EXPECT_EQ(trace.ranks[0][1].start, 10);
   EXPECT_EQ(Simulate(plan, costs).ranks[0][1].start, 1);
   // Both send first, before the other one has posted its receive.
@@ -277,7 +277,7 @@ TEST(Simulate, StepsGoOnWithoutABarrier) {
 TEST(Simulate, CriticalPathIsUnbroken) {
   Plan plan = orders::ZeroBubble(4, 9, 1);
   Costs costs = Uniform(5, 4, 3, 1);
-  Trace trace = Simulate(plan, costs);
+  ActionTrace trace = Simulate(plan, costs);
   double end = 0;
   for (const EventId& id : CriticalPath(trace)) {
     const TimedAction& event = trace.ranks[id.rank][id.event];
@@ -292,7 +292,7 @@ TEST(Simulate, OneStagesCostsOnOneRank) {
       R"({"stages": [{"F": 1, "I": 1, "W": 1}, {"F": 1, "I": 1, "W": 1, "ranks": {"1": {"F": 4}}}],
           "link": {"latency": 1}, "links": [{"from": 1, "to": 0, "latency": 3}]})",
       "costs");
-  Trace trace = Simulate(ReadPlan("0F0,0B0\n1F0,1B0\n", "plan"), costs);
+  ActionTrace trace = Simulate(ReadPlan("0F0,0B0\n1F0,1B0\n", "plan"), costs);
   EXPECT_EQ(trace.ranks[1][0].end, 1 + 1 + 4);
   EXPECT_EQ(trace.ranks[0][1].start, 6 + 2 + 3);
 }
@@ -349,7 +349,7 @@ TEST(Costs, DefaultsAndErrors) {
 
 TEST(Trace, TextAndChrome) {
   Plan plan = ReadPlan("0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1B1\n", "plan");
-  Trace trace = Simulate(plan, Uniform(1, 1, 1));
+  ActionTrace trace = Simulate(plan, Uniform(1, 1, 1));
   EXPECT_EQ(TextTimeline(plan, trace, 80),
             "rank 0  01..iw.bb\n"
             "rank 1  .0bb1bb\n");

@@ -23,8 +23,8 @@ namespace {
 
 const char kPlan[] = "0F0,0F1,0B0\n1F0,1I0,1W0\n";
 
-Trace TraceOf() {
-  Trace trace;
+ActionTrace TraceOf() {
+  ActionTrace trace;
   trace.ranks = {{{0, 0, 0, 1}, {1, 0, 1, 2}, {2, 0, 4, 6}},
                  {{0, 0, 1, 2}, {1, 0, 2, 3}, {2, 0, 3, 4}}};
   return trace;
