@@ -448,7 +448,7 @@ class Data(Python):
     def test_refuses_what_does_not_fit_and_leaves_nothing(self):
         before = sorted(self.folder.iterdir())
         cases = {"pad all": [{"a": [1]}, {"a": [1, 2]}], "no samples": [], "columns": [(1, 2)],
-                 "no column 'b'": [{"a": 1}], "no tensor": [{"a": "text"}]}
+                 "no column 'b'": [{"a": 1}], "is not a tensor": [{"a": "text"}]}
         for text, rows in cases.items():
             with self.subTest(text), self.assertRaisesRegex(ValueError, text):
                 pw.write_data(rows, self.path("refused"), target="b" if "'b'" in text else None)
