@@ -120,7 +120,8 @@ torch::jit::ClassDef ParseClass(torch::jit::Parser& parser, const std::string& n
     }
     const bool import = token.kind == torch::jit::TK_IMPORT || token.text() == "from";
     throw ErrorReport(token.range)
-        << (import ? "a module cannot import anything: torch is available; use its functions for what "
+        << (import ? "a module cannot import anything: torch is available; use its functions for "
+                     "what "
                      "other packages compute"
                    : std::string(kOneClass) + " and nothing beside it: write helpers as methods");
   }
