@@ -12,7 +12,7 @@ namespace pipewright {
 
 namespace {
 
-// The graph refers to no plan, so that an error of one rule does not hide another.
+// Returns stage s on rank s; the graph does not depend on the plan and its mistakes.
 const StageGraph& Chain() {
   static const StageGraph graph = ChainGraph({{0}, {1}});
   return graph;
