@@ -79,7 +79,7 @@ fuzz: install-packages
 	@$(FUZZ_BUILD) -B build-fuzz-asan && cmake --build build-fuzz-asan -j $(JOBS) --target fuzzers
 	@tests/fuzz/run.sh build-fuzz build-fuzz-asan $(RUNS)
 
-# Tests all that needs neither torch nor MPI under sanitizers, and threads under their own one.
+# Tests everything that needs neither torch nor MPI under asan, and the executor's threads under tsan.
 sanitize: install-packages
 	@cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) --target exec_tests && \

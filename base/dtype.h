@@ -1,4 +1,4 @@
-// Has the table of element types in safetensors files and their PyTorch names.
+// The table of element types in safetensors files, with their PyTorch names.
 #pragma once
 #include <cstdint>
 #include <string>

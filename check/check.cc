@@ -21,7 +21,7 @@ const std::vector<CheckRule>& CheckRules() {
       {"code", "modules compile, keep their interface and run on the sizes of the example"},
       {"conf", "every module has a stage and every stage a rank; stages follow the flow of values"},
       {"job", "every key is known and every value in its range"},
-      {"plan", "the schedule can be made for the conf and job, and ends even if sends wait"},
+      {"plan", "the schedule can be made for the conf and job, and cannot deadlock if sends wait"},
       {"data", "the data files have the columns, types, sizes and samples that the run needs"},
       {"start", "losses, targets and the sizes of all values fit together on every rank"},
       {"values", "numbers in the data are valid embedding rows and classes of the model"},
@@ -29,7 +29,7 @@ const std::vector<CheckRule>& CheckRules() {
       {"balance", "no rank computes much longer than the others"},
       {"memory", "the predicted peak memory of every rank is below the limit"},
       {"time", "how long a step takes"},
-      {"machine", "mpirun is there and can open its files, and there is a core for each thread"}};
+      {"machine", "mpirun is installed, enough files can be opened, and each thread has a core"}};
   return rules;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process/messages.h"
 #include "formats/job.h"
 
 namespace pipewright {
@@ -11,9 +12,9 @@ struct CheckRequest {
   std::string package;
   std::string conf;     // a file; "": the package's own
   std::string job;      // a file; "": none
-  std::vector<std::string> set;  // changes of the job: see ReadJob
+  std::vector<std::string> set;  // overrides of the job's values: see ReadJob
   bool eval = false;    // the job is evaluated, not trained
-  // These describe an inference. Without `input`, the run is one of the job.
+  // For an inference. Without `input`, the run is that of the job.
   std::string input, output;         // files
   std::vector<std::string> outputs;  // names; none: all
   int microbatches = 1;
@@ -24,10 +25,8 @@ struct CheckRequest {
   double memory = 0;    // bytes that each rank may hold; 0: no limit
 };
 
-enum class Severity { kError, kWarning, kNote };
-
 struct Finding {
-  std::string rule;  // a name in CheckRules
+  std::string rule;  // CheckRule::name
   Severity severity = Severity::kError;
   std::string text;          // "WHERE: WHAT", and a cure on further lines, as Error has it
   int line = 0, column = 0;  // in the file named at the start of `text`; 0: unknown
@@ -40,7 +39,7 @@ struct NotChecked {
 struct CheckResult {
   std::vector<Finding> findings;  // in the order of the rules
   std::vector<NotChecked> not_checked;
-  int ranks = 0;  // the run's; 0: unknown
+  int ranks = 0;  // in the run; 0: unknown
 
   int Count(Severity severity) const;
 };

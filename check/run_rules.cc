@@ -29,14 +29,7 @@ namespace pipewright {
 
 // Each pair of ranks has a channel: time and memory grow with their square.
 constexpr int kMostThreads = 128;
-constexpr size_t kMostCells = 20;  // malformed cells of a plan that are listed
-
-static int CountRanks(const Conf& conf) {
-  int ranks = 0;
-  for (const std::vector<int>& of_stage : conf.stage_to_ranks)
-    for (const int rank : of_stage) ranks = std::max(ranks, rank + 1);
-  return ranks;
-}
+constexpr size_t kMostCells = 20;  // the most malformed cells of a plan to list
 
 // Checks the device map that takes the place of a conf.
 static std::optional<Conf> CheckMapFile(const CheckRequest& request, const Manifest& manifest,
@@ -54,18 +47,15 @@ static std::optional<Conf> CheckMapFile(const CheckRequest& request, const Manif
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result) {
   if (!request.device_map.empty()) return CheckMapFile(request, manifest, result);
-  std::string path;
-  if (!Passes(result, "conf",
-              [&] { path = ConfOfRun(request.package, request.conf, request.ranks); }))
-    return std::nullopt;
-  const int modules = static_cast<int>(manifest.modules.size());
-  const int launched = request.ranks > 0 ? request.ranks : -1;
-  const std::vector<std::pair<int, int>> edges = ModuleEdges(manifest);
-  const std::vector<Error> mistakes = ConfMistakes(path, modules, launched, edges);
+  Conf conf;
+  std::vector<Error> mistakes;
+  const bool read = Passes(result, "conf", [&] {
+    const std::string path = ConfOfRun(request.package, request.conf, request.ranks);
+    conf = ReadConf(path, static_cast<int>(manifest.modules.size()),
+                    request.ranks > 0 ? request.ranks : -1, ModuleEdges(manifest), mistakes);
+  });
   for (const Error& mistake : mistakes) Add(result, Severity::kError, "conf", mistake.what());
-  if (!mistakes.empty()) return std::nullopt;
-  Conf conf = ReadConf(path);
-  CheckConf(conf, modules, launched, edges, path);
+  if (!read || !mistakes.empty()) return std::nullopt;
   result.ranks = CountRanks(conf);
   return conf;
 }
@@ -87,14 +77,15 @@ std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result) {
   if (!job.plan.empty()) {
     std::vector<Error> mistakes;
-    Passes(result, "plan", [&] { mistakes = MalformedCells(ReadFile(job.plan), job.plan); });
+    const bool read =
+        Passes(result, "plan", [&] { ReadPlan(ReadFile(job.plan), job.plan, &mistakes); });
     for (size_t i = 0; i < mistakes.size() && i < kMostCells; ++i)
       Add(result, Severity::kError, "plan", mistakes[i].what());
     if (mistakes.size() > kMostCells)
       Add(result, Severity::kError, "plan",
           job.plan + ": " +
               Counted(static_cast<int64_t>(mistakes.size() - kMostCells), "more malformed cell"));
-    if (!mistakes.empty()) return false;
+    if (!read || !mistakes.empty()) return false;
   }
   return Passes(result, "plan", [&] {
     const RunPlan run =

@@ -41,7 +41,7 @@ std::string KindOfText(const CLI::Option& option) {
 }
 
 struct Described {
-  std::string kind;                // the value's kind; empty if the option has none
+  std::string kind;                // kind of its value, such as FILE; empty: it takes none
   std::vector<std::string> notes;  // default, limits, related options
 };
 

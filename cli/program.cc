@@ -148,10 +148,10 @@ static int Run(const std::string& name, const std::string& description,
   } catch (const UsageError& e) {
     return WrongUsage(name + ": " + e.what() + "\n");
   } catch (const std::bad_alloc&) {
-    std::cerr << Paint(name, MessageKind::kError, 2) << ": there is not enough memory for this\n";
+    std::cerr << Paint(name, Severity::kError, 2) << ": there is not enough memory for this\n";
     return kFailure;
   } catch (const std::exception& e) {
-    std::cerr << Paint(name, MessageKind::kError, 2) << ": " << WithoutBacktrace(e.what()) << "\n";
+    std::cerr << Paint(name, Severity::kError, 2) << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
   }
 }

@@ -143,7 +143,7 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
       RunThreads(in_process, [&](Transport& transport) { work(options, transport); }, threads);
     } catch (const AgreedError& e) {
       std::fflush(nullptr);
-      const std::string name = Paint("pipewright-run", MessageKind::kError, STDERR_FILENO);
+      const std::string name = Paint("pipewright-run", Severity::kError, STDERR_FILENO);
       std::fputs(e.Shown(name).c_str(), stderr);
       throw CLI::RuntimeError(kFailure);
     }

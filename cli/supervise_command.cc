@@ -53,10 +53,7 @@ int RanksOf(const RunOptions& run) {
     conf = ReadResidence(ReadManifest(run.package),
                          ReadDeviceMap(ReadJson(run.device_map), run.device_map), run.device_map, 0)
                .conf;
-  int count = 0;
-  for (const std::vector<int>& ranks : conf.stage_to_ranks)
-    for (int rank : ranks) count = std::max(count, rank + 1);
-  return count;
+  return CountRanks(conf);
 }
 
 }  // namespace

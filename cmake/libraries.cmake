@@ -147,8 +147,8 @@ pipewright_library(runtime/commands TORCH BATCH 3
                         runtime/cpu runtime/exec runtime/measure runtime/module runtime/recorded
                         runtime/reports runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
-                   USES base base/files formats formats/package formats/profile formats/weights
-                        plan plan/placement plan/run plan/simulate report runtime
+                   USES base base/files base/process formats formats/package formats/profile
+                        formats/weights plan plan/placement plan/run plan/simulate report runtime
                         runtime/checkpoint runtime/commands runtime/data runtime/exec
                         runtime/module runtime/optimizer runtime/transport runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)

@@ -1,5 +1,5 @@
-// The precompiled header for all files that include torch. It does not have torch/torch.h: each file
-// would take two seconds more, since GCC instantiates the templates of a precompiled header again.
+// The precompiled header for all files that include torch. Without torch/torch.h, which would cost
+// each file two seconds, since GCC instantiates templates of a precompiled header in every file.
 #pragma once
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/api/module.h>

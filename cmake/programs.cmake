@@ -34,7 +34,7 @@ file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/commands/*.cc)
 if(NOT PIPEWRIGHT_TORCH)
   list(FILTER COMMAND_SOURCES EXCLUDE REGEX "/(check|compile|profile|tune)_command\\.cc$")
 endif()
-# Objects, since the precompiled header is for -fPIC and programs are compiled with -fPIE. In
+# Object libraries, because the precompiled header needs -fPIC and programs are compiled with -fPIE. In
 # batches, since CLI11's header takes three seconds.
 add_library(pipewright_commands OBJECT cli/pipewright_main.cc ${COMMAND_SOURCES})
 set_target_properties(pipewright_commands PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)

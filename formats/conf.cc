@@ -20,8 +20,8 @@ static const char kOffload[] = "offload";
 
 namespace {
 
-// The text, for the positions of mistakes. A mistake is thrown if `mistakes` is null; otherwise it
-// is added there, and reading continues with what does not depend on it.
+// The text of a conf, to locate mistakes. A mistake is thrown if `mistakes` is null; otherwise it
+// is added to it, and reading continues with whatever does not depend on the mistake.
 struct Source {
   const std::string& text;
   const std::string& path;
@@ -35,7 +35,7 @@ struct Source {
   }
 };
 
-constexpr int kInvalid = -1;  // in place of a number that is a mistake
+constexpr int kInvalid = -1;  // stands for an invalid number
 
 }  // namespace
 
@@ -48,7 +48,7 @@ static int Number(const Json& value, const Source& source, const std::vector<std
 }
 
 // Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1;
-// nothing if the keys are a mistake.
+// empty if a key is invalid.
 static std::vector<const Json*> ByStage(const Json& map, const char* name, const Source& source) {
   if (!map.is_object()) {
     source.Fail({name}, std::string(name) + " is expected to be {\"0\": ..., \"1\": ...}");
@@ -69,7 +69,7 @@ static std::vector<const Json*> ByStage(const Json& map, const char* name, const
     if (stage >= entries.size()) {
       size_t missing = 0;
       while (map.contains(std::to_string(missing))) ++missing;
-      // With a key that is no number, the entries may be complete.
+      // A key that is not a number may stand for the missing stage.
       if (valid)
         source.Fail(
             {name, key},
@@ -119,11 +119,11 @@ static bool OnlyLast(const Json& modules, size_t stage) {
   return std::count(modules.begin(), modules.end(), Json(stage)) == 1;
 }
 
-static int CountRanks(const Conf& conf) {
-  int last = -1;
-  for (const auto& ranks : conf.stage_to_ranks)
-    last = std::max(last, *std::max_element(ranks.begin(), ranks.end()));
-  return last + 1;
+int CountRanks(const Conf& conf) {
+  int count = 0;
+  for (const std::vector<int>& ranks : conf.stage_to_ranks)
+    for (const int rank : ranks) count = std::max(count, rank + 1);
+  return count;
 }
 
 static void CheckRanksComplete(const Conf& conf, const Source& source) {
@@ -167,7 +167,7 @@ static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
     if (!conf.stage_to_ranks.empty() && stage >= static_cast<int>(conf.stage_to_ranks.size()))
       source.Fail(at, "there is no stage " + std::to_string(stage));
     if (!conf.offloaded_stages.empty() && stage <= conf.offloaded_stages.back())
-      source.Fail(at, "the stages must ascend, each once");
+      source.Fail(at, "list the stages in ascending order, each only once");
     conf.offloaded_stages.push_back(stage);
   }
   if (!json.contains("memory")) return;
@@ -183,7 +183,7 @@ static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
   }
 }
 
-// Adds the stage of each module to `conf`. Its stages are known, unless they are a mistake.
+// Adds the stage of each module to `conf`. Its stages were read before, unless they are invalid.
 static void ReadModules(const Json& modules, const Source& source, Conf& conf) {
   if (!modules.is_array() || modules.empty())
     return source.Fail({kModules}, "a list with the stage of each module is expected, [0, 1, 1]");
@@ -204,18 +204,20 @@ static void ReadDepths(const Json& depths, const Source& source, Conf& conf) {
         Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
   const size_t entries = conf.stage_to_depth->size(), stages = conf.stage_to_ranks.size();
   if (entries > 0 && stages > 0 && entries != stages)
-    source.Fail({kDepths}, "it has " + Counted(static_cast<int64_t>(entries), "stage") +
-                               ", stage_to_rank_map has " + std::to_string(stages));
+    source.Fail({kDepths}, "stage_to_depth_map has " +
+                               Counted(static_cast<int64_t>(entries), "stage") +
+                               ", but stage_to_rank_map has " + std::to_string(stages));
 }
 
-// Reads the ranks of each stage; none if the stages' numbers are a mistake.
+// Reads the ranks of each stage; none if a stage's number is invalid.
 static void ReadStages(const Json& json, const Source& source, Conf& conf) {
   std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
   // A stage that only computes the loss needs no ranks.
   if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
       OnlyLast(json[kModules], lists.size() - 1))
     lists.pop_back();
-  if (json[kRanks].is_object() && json[kRanks].empty()) source.Fail({kRanks}, "there is no stage");
+  if (json[kRanks].is_object() && json[kRanks].empty())
+    source.Fail({kRanks}, "stage_to_rank_map is empty");
   for (const Json* list : lists)
     conf.stage_to_ranks.push_back(
         ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
@@ -229,7 +231,7 @@ static Conf ParseConf(const Source& source) {
     return conf;
   }
   if (json.contains("data") && !json.contains(kModules)) {
-    source.Fail({}, "is a job, where a conf is expected", "`pipewright conf PACKAGE` writes one");
+    source.Fail({}, "is a job, not a conf", "`pipewright conf PACKAGE` writes one");
     return conf;
   }
   std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
@@ -315,7 +317,8 @@ static void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const Sourc
   int ranks = CountRanks(conf);
   if (ranks == launched_ranks) return;
   source.Fail({kRanks},
-              "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
+              "the conf needs " + Counted(ranks, "rank") + ", but " +
+                  std::to_string(launched_ranks) +
                   (launched_ranks == 1 ? " was launched" : " were launched"),
               "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
 }
@@ -327,13 +330,14 @@ void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string&
 
 static void CheckConf(Conf& conf, int modules, int launched_ranks,
                       const std::vector<std::pair<int, int>>& module_edges, const Source& source) {
-  if (launched_ranks >= 0 && source.mistakes) CheckLaunchedRanks(conf, launched_ranks, source);
+  if (launched_ranks >= 0) CheckLaunchedRanks(conf, launched_ranks, source);
   size_t count = static_cast<size_t>(modules), entries = conf.module_to_stage.size();
   if (entries != count && (entries != count + 1 || conf.has_loss_entry))
-    return source.Fail({kModules},
-                       "module_to_stage_map has " + Counted(entries, "entry") + ", the model has " +
-                           Counted(modules, "module"),
-                       "give one entry per module and, if you like, one more, last, for the loss");
+    return source.Fail(
+        {kModules},
+        "module_to_stage_map has " + Counted(entries, "entry") + ", but the model has " +
+            Counted(modules, "module"),
+        "give one entry per module, and optionally one more at the end for the loss");
   CheckStagesUsed(conf, count, source);
   if (entries == count &&
       conf.module_to_stage.back() >= static_cast<int>(conf.stage_to_ranks.size()))
@@ -342,7 +346,6 @@ static void CheckConf(Conf& conf, int modules, int launched_ranks,
     conf.module_to_stage.pop_back();
     conf.has_loss_entry = true;
   }
-  if (launched_ranks >= 0 && !source.mistakes) CheckLaunchedRanks(conf, launched_ranks, source);
   CheckConvex(conf, module_edges, source);
 }
 
@@ -352,18 +355,13 @@ void CheckConf(Conf& conf, int modules, int launched_ranks,
   CheckConf(conf, modules, launched_ranks, module_edges, Source{text, path});
 }
 
-std::vector<Error> ConfMistakes(const std::string& path, int modules, int launched_ranks,
-                                const std::vector<std::pair<int, int>>& module_edges) {
-  std::vector<Error> mistakes;
-  try {
-    const std::string text = WithoutComments(ReadFile(path));
-    const Source source{text, path, &mistakes};
-    Conf conf = ParseConf(source);
-    if (mistakes.empty()) CheckConf(conf, modules, launched_ranks, module_edges, source);
-  } catch (const Error& e) {
-    mistakes.push_back(e);
-  }
-  return mistakes;
+Conf ReadConf(const std::string& path, int modules, int launched_ranks,
+              const std::vector<std::pair<int, int>>& module_edges, std::vector<Error>& mistakes) {
+  const std::string text = WithoutComments(ReadFile(path));
+  const Source source{text, path, &mistakes};
+  Conf conf = ParseConf(source);
+  if (mistakes.empty()) CheckConf(conf, modules, launched_ranks, module_edges, source);
+  return conf;
 }
 
 static std::string List(const std::vector<int>& numbers) {

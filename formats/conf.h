@@ -44,10 +44,14 @@ std::string ConfOfRun(const std::string& package, const std::string& given, int 
 void CheckConf(Conf& conf, int modules, int launched_ranks,
                const std::vector<std::pair<int, int>>& module_edges, const std::string& path);
 
-// Returns everything that ReadConf and CheckConf would throw for the file at `path`, one after the
-// other. What cannot be known because of another mistake is left out.
-std::vector<Error> ConfMistakes(const std::string& path, int modules, int launched_ranks,
-                                const std::vector<std::pair<int, int>>& module_edges);
+// Reads and checks a conf. Adds every mistake to `mistakes`, not only the first, except those that
+// may follow from another one. The conf is valid if nothing was added. Throws Error if the file
+// cannot be read or is not JSON.
+Conf ReadConf(const std::string& path, int modules, int launched_ranks,
+              const std::vector<std::pair<int, int>>& module_edges, std::vector<Error>& mistakes);
+
+// Returns the number of ranks that the conf names.
+int CountRanks(const Conf& conf);
 
 // Throws Error with the line if a conf needs more or fewer ranks.
 void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path);

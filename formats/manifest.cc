@@ -140,7 +140,7 @@ WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& p
     reader.Fail(path + ".replicas",
                 in["replicas"].dump() + " is not \"first\", the replica whose buffers files keep");
   if (in.contains("merge")) {
-    const std::string rules = " is not a rule for buffers: updates, sum, mean, none";
+    const std::string rules = " is not a merge rule: choose updates, sum, mean or none";
     weight.merge = reader.Choose(in, "merge", path, BufferMergeFromText, rules);
     if (weight.kind != WeightKind::kBuffer)
       reader.Fail(path + ".merge", Quote(ToText(weight.merge)) + rules);

@@ -56,7 +56,7 @@ struct WeightInfo {
   // Parameters: the index in model.parameters(). -1: the package was compiled before this was
   // recorded.
   int place = -1;
-  BufferMerge merge = BufferMerge::kMean;  // of buffers
+  BufferMerge merge = BufferMerge::kMean;  // buffers only
 };
 
 // The inputs and parameters of a module that have a gradient, but get none from a given output.
@@ -91,7 +91,7 @@ struct SharedWeight {
 };
 
 struct Manifest {
-  std::string version;                                         // pipewright's
+  std::string version;                                         // of pipewright
   std::string source;                                          // file name of the model
   bool exported_in_training = true;                            // false: exported in evaluation mode
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;  // range of each dynamic size

@@ -120,9 +120,7 @@ torch::jit::ClassDef ParseClass(torch::jit::Parser& parser, const std::string& n
     }
     const bool import = token.kind == torch::jit::TK_IMPORT || token.text() == "from";
     throw ErrorReport(token.range)
-        << (import ? "a module cannot import anything: torch is available; use its functions for "
-                     "what "
-                     "other packages compute"
+        << (import ? "a module cannot import anything: use functions of torch, which is available"
                    : std::string(kOneClass) + " and nothing beside it: write helpers as methods");
   }
   if (!found) throw std::runtime_error("it declares no class " + name + ", which is what is run");

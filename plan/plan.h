@@ -1,4 +1,4 @@
-// Defines the data of a plan: the actions of every rank, in order. plan/plan_text.h defines its
+// Defines a plan: the actions of every rank, in order. plan/plan_text.h defines its
 // text form.
 #pragma once
 #include <cstdint>

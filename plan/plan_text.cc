@@ -250,9 +250,9 @@ static std::string StepsMissed(const Plan& plan, int written) {
 
 // Reads the line of a rank, the `number`-th of the file. Keeps cells that WritePlan would spell
 // differently in the layout, except those of older zb1p files, which are known only later. Returns
-// the number of actions without effect. Adds malformed cells to `mistakes`, or throws if it is null.
+// the number of actions without effect. Adds malformed cells to `mistakes`; throws if it is null.
 static int ReadRank(std::string_view line, size_t r, size_t number, const std::string& path,
-                    Plan& plan, std::vector<Error>* mistakes = nullptr) {
+                    Plan& plan, std::vector<Error>* mistakes) {
   const int rank = static_cast<int>(r);
   int idle = 0, without_effect = 0;
   std::string canonical;
@@ -316,22 +316,7 @@ static void KeepInputGradCells(const std::vector<std::string_view>& lines, const
             });
 }
 
-std::vector<Error> MalformedCells(std::string_view text, const std::string& path) {
-  std::vector<Error> mistakes;
-  Plan plan;
-  const size_t header = HeaderSize(text);
-  const size_t above = static_cast<size_t>(
-      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(header), '\n'));
-  text.remove_prefix(header);
-  if (text.empty()) return mistakes;
-  const std::vector<std::string_view> lines = Lines(text, plan.layout);
-  plan.ranks.resize(lines.size());
-  for (size_t r = 0; r < lines.size(); ++r)
-    ReadRank(lines[r], r, above + r + 1, path, plan, &mistakes);
-  return mistakes;
-}
-
-Plan ReadPlan(std::string_view text, const std::string& path) {
+Plan ReadPlan(std::string_view text, const std::string& path, std::vector<Error>* mistakes) {
   Plan plan;
   size_t header = HeaderSize(text);
   int steps = 0;
@@ -345,7 +330,8 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   plan.ranks.resize(lines.size());
   int unsharded = 0;
   for (size_t r = 0; r < lines.size(); ++r)
-    unsharded += ReadRank(lines[r], r, above + r + 1, path, plan);
+    unsharded += ReadRank(lines[r], r, above + r + 1, path, plan, mistakes);
+  if (mistakes && !mistakes->empty()) return plan;
   ReadInputGrads(plan);
   if (plan.layout.input_grad_as_b) {
     plan.notes.push_back(path +

@@ -14,11 +14,10 @@ namespace pipewright {
 
 // Reads a schedule or a plan; WritePlan(ReadPlan(text)) == text for every text that can be read.
 // If a stage has both B and W for a microbatch, B is the input gradient (older zb1p files) and
-// becomes I. Throws Error("path:line:column").
-Plan ReadPlan(std::string_view text, const std::string& path);
-
-// Returns an error for each cell of the text that is not an action, with its line and column.
-std::vector<Error> MalformedCells(std::string_view text, const std::string& path);
+// becomes I. Throws Error("path:line:column"). If `mistakes` is given, adds the error of each cell
+// that is not an action to it instead; if there are any, the plan is incomplete.
+Plan ReadPlan(std::string_view text, const std::string& path,
+              std::vector<Error>* mistakes = nullptr);
 
 std::string WritePlan(const Plan& plan);
 

@@ -128,7 +128,7 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
   const std::string other =
       OrderDifference(parts.timelines[0].actions, actions, prediction->plan.microbatches);
   if (!other.empty())
-    parts.missing.push_back(input.trace + " has a different schedule from " + input.job->path +
+    parts.missing.push_back(input.trace + " follows a different schedule than " + input.job->path +
                             ": " + other);
 }
 

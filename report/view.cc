@@ -67,13 +67,7 @@ int CountStages(const PackageView& view) {
   return view.conf ? static_cast<int>(view.conf->stage_to_ranks.size()) : 0;
 }
 
-int CountRanks(const PackageView& view) {
-  int count = 0;
-  if (view.conf)
-    for (const std::vector<int>& ranks : view.conf->stage_to_ranks)
-      for (int rank : ranks) count = std::max(count, rank + 1);
-  return count;
-}
+int CountRanks(const PackageView& view) { return view.conf ? CountRanks(*view.conf) : 0; }
 
 std::optional<int64_t> ValueBytes(const PackageView& view, int value) {
   const ValueInfo& info = view.manifest.values[static_cast<size_t>(value)];

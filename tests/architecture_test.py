@@ -84,6 +84,7 @@ HOST_ONLY = {
 # Functions that several headers declare under one name: they do the same for different types.
 OVERLOADS = {
     "BytesOf": "the bytes of a weight",
+    "CountRanks": "the ranks of a conf, or of a package with one",
     "Describe": "text for reports",
     "Extents": "names and places of tensors",
     "SizeText": "a number of bytes as text",

@@ -76,7 +76,7 @@ void CheckFolder(const std::string& folder) {
   if (!fs::is_directory(there, none))
     throw Error(folder,
                 fs::exists(folder, none)
-                    ? "is a file, and the output is a folder of files"
+                    ? "is a file, but the output is a folder"
                     : "cannot be written: " + there.string() + " is not a folder",
                 "name a folder; it is created if it does not exist");
   if (access(there.c_str(), W_OK | X_OK) != 0)
@@ -117,7 +117,7 @@ static std::string Remove(const std::string& path, const std::set<std::string>& 
                           const std::vector<std::string>& read) {
   if (!IsThere(path)) return "";
   const std::string stays =
-      path + " was written before and is not part of this output: it stays, since it ";
+      path + " was written before, but is not part of this output. It is kept because it ";
   std::error_code failed;
   for (const std::string& file : read)
     if (!file.empty() && fs::equivalent(path, file, failed)) return stays + "is read here";

@@ -1,5 +1,5 @@
 // Writes the output folders of `pipewright partition -o`, `codegen -o` and `tune -o`, also
-// repeatedly.
+// over earlier output.
 #pragma once
 #include <map>
 #include <string>
@@ -20,7 +20,7 @@ void CheckFolder(const std::string& folder);
 // Throws Error unless `record` and `files` may be written into `folder`; to be called before long
 // work. None may be a file in `read`, and those that exist must be plain files or links. Without
 // `force` an existing file must also be empty, have the same text (pass "" if that is not known
-// yet), or be unchanged since one of the two commands wrote it.
+// yet), or be unchanged since one of these commands wrote it.
 void CheckOutputFolder(const std::string& folder, const std::string& record,
                        const OutputTexts& files, const std::vector<std::string>& read, bool force);
 

@@ -9,8 +9,8 @@ namespace pipewright {
 bool IsStream(const std::string& path);
 bool IsStandardOutput(const std::string& path);
 
-// Returns the descriptor if the path is a name for a file that this process has open, even a
-// regular one; otherwise -1.
+// Returns the descriptor that the path names (/dev/stdout, /dev/fd/N), even of a regular file;
+// -1 for other paths.
 int OpenDescriptor(const std::string& path);
 
 }  // namespace pipewright

@@ -30,28 +30,24 @@ void SetColor(Color color) { g_color = color; }
 
 void OfferColors() { setenv(kColor, ShowsColors(STDERR_FILENO) ? "always" : "never", 1); }
 
-const char* ToText(MessageKind kind) {
-  return kind == MessageKind::kError     ? "error"
-         : kind == MessageKind::kWarning ? "warning"
-                                         : "note";
+const char* ToText(Severity kind) {
+  return kind == Severity::kError ? "error" : kind == Severity::kWarning ? "warning" : "note";
 }
 
-std::string Paint(const std::string& text, MessageKind kind, int stream) {
+std::string Paint(const std::string& text, Severity kind, int stream) {
   if (!ShowsColors(stream)) return text;
-  const char* code = kind == MessageKind::kError     ? "31"
-                     : kind == MessageKind::kWarning ? "33"
-                                                     : "36";
+  const char* code = kind == Severity::kError ? "31" : kind == Severity::kWarning ? "33" : "36";
   return "\033[1;" + std::string(code) + "m" + text + "\033[0m";
 }
 
 void SetMessagePrefix(const std::string& prefix) { g_prefix = prefix; }
 
-static void Print(MessageKind kind, const std::string& text) {
+static void Print(Severity kind, const std::string& text) {
   std::fprintf(stderr, "%s%s%s: %s\n", BeforeMessage(), g_prefix.c_str(),
                Paint(ToText(kind), kind, STDERR_FILENO).c_str(), text.c_str());
 }
 
-void PrintNote(const std::string& text) { Print(MessageKind::kNote, text); }
-void PrintWarning(const std::string& text) { Print(MessageKind::kWarning, text); }
+void PrintNote(const std::string& text) { Print(Severity::kNote, text); }
+void PrintWarning(const std::string& text) { Print(Severity::kWarning, text); }
 
 }  // namespace pipewright

@@ -13,14 +13,14 @@ void SetColor(Color color);
 // Makes the ranks that this process starts do the same, although their output is not a terminal.
 void OfferColors();
 
-enum class MessageKind { kError, kWarning, kNote };
+enum class Severity { kError, kWarning, kNote };
 
 // Returns "error", "warning" or "note".
-const char* ToText(MessageKind kind);
+const char* ToText(Severity severity);
 
-// Returns `text` in the color of `kind` if `stream` (1: standard output, 2: standard error) shows
-// colors, and as it is otherwise.
-std::string Paint(const std::string& text, MessageKind kind, int stream);
+// Returns `text` in the color of `severity` if `stream` (1: standard output, 2: standard error)
+// shows colors, and as it is otherwise.
+std::string Paint(const std::string& text, Severity severity, int stream);
 
 // Sets what stands before each note and warning of this process: "pipewright-run: ". The default
 // is "".

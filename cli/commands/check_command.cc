@@ -16,19 +16,13 @@ namespace pipewright {
 
 namespace {
 
-MessageKind KindOf(Severity severity) {
-  return severity == Severity::kError     ? MessageKind::kError
-         : severity == Severity::kWarning ? MessageKind::kWarning
-                                          : MessageKind::kNote;
-}
-
 void PrintText(const CheckRequest& request, const CheckResult& result) {
   std::cout << request.package;
   if (result.ranks > 0) std::cout << ", " << Counted(result.ranks, "rank");
   std::cout << "\n";
   for (const Finding& finding : result.findings)
-    std::cout << Paint(ToText(KindOf(finding.severity)), KindOf(finding.severity), 1) << " ["
-              << finding.rule << "] " << finding.text << "\n";
+    std::cout << Paint(ToText(finding.severity), finding.severity, 1) << " [" << finding.rule
+              << "] " << finding.text << "\n";
   for (size_t i = 0; i < result.not_checked.size(); ++i) {
     const NotChecked& skipped = result.not_checked[i];
     std::cout << (i == 0 || result.not_checked[i - 1].why != skipped.why ? "not checked [" : "")
@@ -44,7 +38,8 @@ void PrintText(const CheckRequest& request, const CheckResult& result) {
 void PrintJson(const CheckResult& result) {
   Json findings = Json::array(), skipped = Json::array();
   for (const Finding& finding : result.findings) {
-    Json entry = {{"rule", finding.rule}, {"severity", ToText(KindOf(finding.severity))},
+    Json entry = {{"rule", finding.rule},
+                  {"severity", ToText(finding.severity)},
                   {"text", Json::parse(Quote(finding.text))}};  // file names may contain any bytes
     if (finding.line > 0) entry["line"] = finding.line;
     if (finding.column > 0) entry["column"] = finding.column;
@@ -96,7 +91,7 @@ void AddCheckCommand(CLI::App& app) {
   app.add_option("--device-map", request.device_map,
                  "device map from `pipewright place`, used instead of a conf")
       ->excludes(conf);
-  app.add_flag("--resume", request.resume, "the run resumes from an existing checkpoint");
+  app.add_flag("--resume", request.resume, "check a run that resumes from an existing checkpoint");
   app.add_option("--memory", options->memory, "limit per rank: bytes, or a size such as 16GB");
   app.add_flag("--strict", options->strict, "exit with code 1 for warnings, too");
   app.add_flag("--json", options->json, "print JSON");

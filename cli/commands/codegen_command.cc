@@ -81,7 +81,7 @@ void AddCodegenCommand(CLI::App& app) {
       ->required();
   app.add_option("-o,--output_directory", r.output, "folder to write the files to")->required();
   app.add_flag("--force", r.force,
-               "also replace files that were edited or not written by codegen");
+               "also replace files that were edited, or that codegen did not write");
   app.add_option("--stage_to_num_ranks,--stage_to_num_ranks_map", r.ranks,
                  "number of ranks of each stage for hybrid_conf.json, STAGE:RANKS,...: 0:3,1:1");
   app.add_option("--shared", r.shared, "nodes that share one module: node3,node9 (repeatable)");

@@ -98,8 +98,9 @@ void AddConfCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("package", options->package, "the package");
   auto* ranks =
-      app.add_option("--ranks", options->ranks,
-                     "number of ranks to group the modules for, in order, or that --check expects")
+      app.add_option(
+             "--ranks", options->ranks,
+             "number of ranks to group the modules for; with --check, the number to require")
           ->check(AtLeast(1, 1 << 20));
   app.add_option("--stages", options->stages, "number of stages (default: given by the placement)")
       ->check(AtLeast(1, 1 << 20))

@@ -404,7 +404,7 @@ void AddPartitionCommand(CLI::App& app) {
   auto* output = app.add_option("-o,--output", r.output,
                                 "folder for the graph with stages, its picture and the confs");
   app.add_flag("--force", r.force,
-               "also replace files that were edited or not written by partition");
+               "also replace files that were edited, or that partition did not write");
   app.callback([request, output] {
     request->writes = output->count() > 0;
     Partition(*request);

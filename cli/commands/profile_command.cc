@@ -171,7 +171,7 @@ void AddProfileCommand(CLI::App& app) {
                  "conf that assigns modules to ranks; with --from-trace: that of the traced run "
                  "(default: PACKAGE/conf/mp_conf.json)");
   app.add_flag("--fine", r.measure.fine,
-               "measure each submodule that the code of a module names separately");
+               "measure separately each submodule that the code of a module names");
   app.add_option("--in-process", r.in_process,
                  "run N ranks as threads of this process, without MPI")
       ->check(InRange(1, 1024))
@@ -185,7 +185,8 @@ void AddProfileCommand(CLI::App& app) {
   auto* output = app.add_option("-o,--output", r.output,
                                 "graph text to write, with JSON beside it; FILE.json: JSON only; a "
                                 "pipe or /dev/stdout: text only (default: PACKAGE/profile.txt)");
-  app.add_flag("--force", r.force, "also replace files that were edited or not written by profile");
+  app.add_flag("--force", r.force,
+               "also replace files that were edited, or that profile did not write");
   app.callback([request, output] {
     request->writes = output->count() > 0;
     if (request->json && IsStandardOutput(request->output))

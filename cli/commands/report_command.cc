@@ -49,7 +49,7 @@ void AddReportCommand(CLI::App& app) {
   app.add_option("--memory", request->memory,
                  "limit per rank: bytes, or a size such as 16GB (default: the job's memory)");
   app.add_option("-o,--output", request->output, "the HTML page to write")->required();
-  app.add_flag("--force", request->force, "also replace a file that was not written by report");
+  app.add_flag("--force", request->force, "also replace a file that report did not write");
   app.callback([request] { Report(*request); });
 }
 

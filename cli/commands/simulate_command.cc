@@ -46,7 +46,7 @@ Comparison CompareWith(const SimulateRequest& request, const Plan& plan, const C
   Comparison comparison = CompareTraces(predicted, measured);
   std::string other = OrderDifference(predicted, measured, plan.microbatches);
   if (!other.empty())
-    std::cerr << request.compare << ": has a different schedule from " << request.plan << ": "
+    std::cerr << request.compare << ": follows a different schedule than " << request.plan << ": "
               << other << "\n";
   return comparison;
 }

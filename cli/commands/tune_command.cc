@@ -386,7 +386,8 @@ void AddTuneCommand(CLI::App& app) {
   app.add_flag("--json", r.json, "print the report as JSON and nothing else");
   app.add_option("-o,--output", r.output, "folder for conf.json, job.json and report.json")
       ->required();
-  app.add_flag("--force", r.force, "also replace files that were edited or not written by tune");
+  app.add_flag("--force", r.force,
+               "also replace files that were edited, or that tune did not write");
   app.callback([request] { Tune(*request); });
 }
 

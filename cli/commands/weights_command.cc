@@ -150,7 +150,7 @@ void Convert(const WeightsRequest& options) {
 
 uint64_t ShardLimit(const std::string& size) {
   const int64_t limit = ParseSize(size, "--max-shard-size");
-  if (limit == 0) throw UsageError("--max-shard-size: it must be more than 0 bytes");
+  if (limit == 0) throw UsageError("--max-shard-size", "must be more than 0 bytes");
   return static_cast<uint64_t>(limit);
 }
 

@@ -1,5 +1,6 @@
-// Holds the measured cost of each part of a package. `pipewright profile` writes it, and every
-// search that decides where to cut reads it. Times are seconds and sizes bytes, for one microbatch.
+// Defines a profile: the measured cost of each part of a package. `pipewright profile` writes it,
+// and every search that decides where to cut reads it. Times are in seconds and sizes in bytes, for
+// one microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -56,7 +57,7 @@ struct ProfileShared {
 struct ProfileLink {
   int from = 0, to = 0;  // ranks
   double latency = 0, bytes_per_second = 0;
-  double spread = 0;  // the distance between the quartiles of bytes_per_second; 0: not known
+  double spread = 0;  // interquartile range of bytes_per_second; 0: not known
 };
 
 struct Profile {

@@ -29,7 +29,7 @@ class Error NoTensor(const std::string& path, std::string_view name,
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;              // sorted by name
   std::map<std::string, std::string> metadata;  // "__metadata__"
-  uint64_t data_begin = 0;                      // the file's offset of the data section
+  uint64_t data_begin = 0;                      // offset of the data section in the file
 
   const TensorInfo* Find(std::string_view name) const;  // nullptr if absent
 };

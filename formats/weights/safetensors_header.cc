@@ -188,7 +188,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   Place place_ = kStart, parent_ = kEntry;
   int depth_ = 0;
   int ignored_ = 0;  // levels inside the value of an unknown field
-  int field_ = 0;    // the entry's: 0, 1, 2; 3 for one that is ignored
+  int field_ = 0;    // of the entry: 0, 1, 2; 3: one that is ignored
   bool seen_[3] = {};
   int offsets_ = 0;
   bool in_metadata_ = false;

@@ -40,7 +40,7 @@ void JoinEqual(const Checkpoint& checkpoint, WriteChoices::Equal equal,
       if (equal == WriteChoices::kRefused)
         throw Error(checkpoint.path,
                     Quote(first.name) + " and " + Quote(tensor.name) +
-                        " are equal to the bit and lie in different files, which do not say "
+                        " are bitwise identical but in different files, which do not say "
                         "whether the model ties them",
                     "--equal tied writes one for both, as a strict load into a model that ties "
                     "them expects; --equal apart writes each");

@@ -1,4 +1,4 @@
-// Holds the model between import and emit: one graph and a table of its weights. Every pass takes
+// Defines the model between import and emit: one graph and a table of its weights. Every pass takes
 // it.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>

@@ -25,9 +25,9 @@ struct StepRules {
   const Plan& plan;
   std::vector<char> reducing;    // [stage] whether its gradients are summed with others
   std::vector<char> here;        // [stage] whether the rank at hand runs it
-  std::vector<Progress> stages;  // the current rank's
-  std::map<std::pair<int, int>, int> forward_version;  // the written ones
-  bool backward = false;                               // some rank runs one
+  std::vector<Progress> stages;  // progress of each stage on this rank
+  std::map<std::pair<int, int>, int> forward_version;  // of the forwards that name one
+  bool backward = false;                               // whether any rank runs one
   int rank = 0;
   size_t position = 0;
 

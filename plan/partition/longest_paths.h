@@ -10,7 +10,7 @@ namespace pipewright {
 // until its gradient is sent. `to_alone` and `back_alone` include the transfers from other stages,
 // if all predecessors are in those.
 struct LongestPaths {
-  // Describes an input from unit `before` in another stage. Its transfer takes `time`, it arrives
+  // An input from unit `before` in another stage. Its transfer takes `time`, it arrives
   // at `there`, and `home` passes after its gradient is sent, if there is one.
   struct Entry {
     int before;

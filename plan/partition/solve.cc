@@ -22,14 +22,15 @@ using Clock = std::chrono::steady_clock;
 // Above this number of device states, an exact search tries only a limited number of stages.
 constexpr int kManyDeviceStates = 10'000;
 
-// Pairs of sets, times device states, that an exact search visits: about a minute.
+// With many device states, an exact search visits at most this many pairs of sets times states,
+// which takes about a minute.
 constexpr int64_t kVisits = 20'000'000'000;
-// The same to explain a result, which is to take seconds.
+// The same limit for the explanation of a result, which should take only seconds.
 constexpr int64_t kExplainVisits = 5'000'000'000;
 constexpr int64_t kExplainSets = 1'000'000;
-// Pairs of sets to explain a result of the exact and of the fast mode.
+// Limits on pairs of sets for the explanation, in exact and in fast mode.
 constexpr int64_t kExplainPairs = 200'000'000, kFastExplainPairs = 4'000'000;
-// Limits within which the next best partition is searched, as multiples of the best one.
+// The limits under which the next best partition is searched, as multiples of the best objective.
 constexpr double kNextLimits[] = {1.1, 2.0, kInfinity};
 
 // Limits the exact search that ends fast mode.

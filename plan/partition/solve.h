@@ -14,12 +14,12 @@ struct SolveOptions {
   // If the result is not proven, the search for a better one continues until this many seconds
   // after the start. Problems with pair_links ignore it.
   double improve_seconds = 0;
-  double effort = 1;  // the heuristic search's, as a share of FastTicks
+  double effort = 1;  // of the heuristic search, as a share of FastTicks
   // A partition to begin with, which the heuristic search only improves. Not owned.
   const PartitionResult* start = nullptr;
 };
 
-// Finds a partition. Exact: the optimum, `proven`; if the graph has too many down-sets for that,
+// Finds a partition. Exact: the optimum, `proven`; if the graph has too many ideals for that,
 // the best found, its lower bound, and `proven` false. Fast: the result of FastPartition, or the
 // optimum if a small exact search proves it.
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options);

@@ -101,7 +101,7 @@ namespace {
 struct StepSearch {
   const PartitionProblem& problem;
   const StepOptions& step;
-  int64_t actions = 20'000'000;         // number that may still be simulated
+  int64_t actions = 20'000'000;         // simulated actions left in the budget
   std::vector<PartitionResult> seen{};  // the best of each number of stages, and intermediate ones
 
   bool Judge(PartitionResult& result) {

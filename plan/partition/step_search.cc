@@ -18,7 +18,7 @@ struct StepTree {
   const LongestPaths& paths;
   double speed;
   int least, most;                            // stages
-  int64_t actions = 0;                        // number that may still be simulated
+  int64_t actions = 0;                        // simulated actions left in the budget
   double below = 0;                           // only partitions with a shorter step are wanted
   std::vector<std::vector<int>> larger = {};  // by set: the sets with one unit more
   // [set][n] the least one-way time of n cuts outside of the set. Filled only if the units are a
@@ -37,7 +37,7 @@ struct StepTree {
   void FindCuts() {
     int n = static_cast<int>(graph.units.size());
     if (static_cast<int>(ideals.sets.size()) != n + 1 || n > 500) return;
-    std::vector<double> times;  // the times of the cut before each unit but the first
+    std::vector<double> times;  // time of the cut before each unit except the first
     for (int u = 1; u < n; ++u)
       for (const LongestPaths::Entry& entry : paths.entries[u]) {
         if (entry.before != u - 1) continue;

@@ -16,11 +16,11 @@ enum class PlacePolicy {
   kAuto,          // accelerate's greedy placement under the budgets as given
   kBalanced,      // equal shares for the accelerators
   kBalancedLow0,  // the same, but as little as possible for the first accelerator
-  kSequential,    // as kAuto, strictly in order
+  kSequential,    // like kAuto, but strictly in order
   kOptimal,       // the fewest bytes moved per sweep
 };
 
-// Returns the policy with a name of --policy. Throws Error if there is none.
+// Returns the policy that --policy names. Throws Error for an unknown name.
 PlacePolicy PlacePolicyFromText(const std::string& text);
 
 struct PlaceOptions {

@@ -119,7 +119,7 @@ Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std
   Devices devices = DevicesOf(manifest, map, problems);
   const auto& [uncovered, overlapping, unknown, split_ties] = problems;
   if (!overlapping.empty())
-    throw Error(path, "keys within keys: " + Few(overlapping), "leave one of each pair out");
+    throw Error(path, "keys within keys: " + Few(overlapping), "leave out one of each pair");
   if (!uncovered.empty())
     throw Error(path, "no device for " + Few(uncovered),
                 !unknown.empty()

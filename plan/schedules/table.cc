@@ -1,7 +1,5 @@
 #include "plan/schedules/table.h"
 
-#include <algorithm>
-
 #include "plan/schedules/kinds.h"
 
 namespace pipewright {
@@ -11,19 +9,19 @@ const std::vector<ScheduleKind>& Schedules() {
   static const std::vector<ScheduleKind> schedules = {
       {.name = "gpipe", .make = Gpipe, .order = ScheduleOrder::kForwardsFirst},
       {.name = "1f1b", .make = OneForwardOneBackward, .order = ScheduleOrder::kAlternating,
-       .search_start = 1},
-      {.name = "interleaved", .make = Interleaved, .stages_per_rank = 2, .search_start = 4},
+       .starts_search = true},
+      {.name = "interleaved", .make = Interleaved, .stages_per_rank = 2, .starts_search = true},
       {.name = "bfs", .make = BreadthFirst, .stages_per_rank = 2},
-      {.name = "zb-h1", .make = ZeroBubbleH1, .splits_backward = true, .search_start = 2},
-      {.name = "zb-h2", .make = ZeroBubbleH2, .splits_backward = true, .search_start = 3},
+      {.name = "zb-h1", .make = ZeroBubbleH1, .splits_backward = true, .starts_search = true},
+      {.name = "zb-h2", .make = ZeroBubbleH2, .splits_backward = true, .starts_search = true},
       {.name = "zb1p", .make = InterleavedZeroBubble, .stages_per_rank = 2,
-       .splits_backward = true, .search_start = 5},
+       .splits_backward = true, .starts_search = true},
       {.name = "zbv", .make = ZeroBubbleV, .shape = Shape::kV, .placement = "v",
-       .stages_per_rank = 2, .splits_backward = true, .search_start = 6},
+       .stages_per_rank = 2, .splits_backward = true, .starts_search = true},
       {.name = "v-half", .make = VHalf, .shape = Shape::kV, .placement = "v", .stages_per_rank = 2,
-       .splits_backward = true, .search_start = 7},
+       .splits_backward = true, .starts_search = true},
       {.name = "v-min", .make = VMin, .shape = Shape::kV, .placement = "v", .stages_per_rank = 2,
-       .splits_backward = true, .search_start = 8},
+       .splits_backward = true, .starts_search = true},
       {.name = "dualpipev", .make = DualPipeV, .shape = Shape::kDualV, .placement = "v",
        .stages_per_rank = 2, .splits_backward = true},
       {.name = "dualpipe", .make = DualPipe, .shape = Shape::kDualTwoWays, .placement = "both",
@@ -48,16 +46,6 @@ const ScheduleKind* FindSchedule(const std::string& name) {
 ScheduleOrder OrderOf(const std::string& name) {
   const ScheduleKind* kind = FindSchedule(name);
   return kind ? kind->order : ScheduleOrder::kOther;
-}
-
-std::vector<const ScheduleKind*> SearchStarts() {
-  std::vector<const ScheduleKind*> starts;
-  for (const ScheduleKind& kind : Schedules())
-    if (kind.search_start > 0) starts.push_back(&kind);
-  std::sort(starts.begin(), starts.end(), [](const ScheduleKind* a, const ScheduleKind* b) {
-    return a->search_start < b->search_start;
-  });
-  return starts;
 }
 
 }  // namespace pipewright

@@ -1,5 +1,5 @@
-// Has the table of all schedules: name, generator and properties. A new schedule is one line here;
-// no other code compares names.
+// Lists all schedules: name, generator and properties. A new schedule is one line here; no other
+// code compares names.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,8 +9,7 @@
 
 namespace pipewright {
 
-// Holds the input of a generator: numbers that it accepts, and a placement that is complete and in
-// range.
+// The input of a generator: numbers that it accepts, and a placement that is complete and in range.
 struct ScheduleRequest {
   int ranks = 0, stages = 0, microbatches = 0;
   StagePlacement placement;
@@ -26,17 +25,17 @@ enum class ScheduleShape {
   kWaves,        // an even number of stages per rank, there and back
 };
 
-// The schedule of runs that name none.
+// The schedule of runs that do not name one.
 inline constexpr char kDefaultSchedule[] = "1f1b";
-// That of runs without a backward, in which all schedules are the same; and the one that loads
-// offloaded weights once for all microbatches.
+// The schedules of runs without a backward, for which all orders are equivalent. The second one is
+// for offloaded weights, which it loads once for all microbatches.
 inline constexpr char kForwardSchedule[] = "gpipe", kOffloadedForwardSchedule[] = "bfs";
 
-// The orders of plain pipelines that the search for a partition knows.
+// The orders that the search for a partition distinguishes.
 enum class ScheduleOrder {
   kOther,
   kForwardsFirst,  // a stage holds all microbatches
-  kAlternating,    // a stage holds as many microbatches as stages follow, and itself
+  kAlternating,    // a stage holds one microbatch, and one more for each stage after it
 };
 
 struct ScheduleKind {
@@ -48,9 +47,9 @@ struct ScheduleKind {
   bool splits_backward = false;    // into I and W; other stages wait only for I
   bool searched = false;         // made from costs, within a memory limit (plan/search/zb_auto.h)
   bool asynchronous = false;     // steps overlap (plan/multi_step.h)
-  int weight_versions = 1;         // number that a stage keeps; 0: one for every microbatch in flight
+  int weight_versions = 1;       // number that a stage keeps; 0: one for each microbatch in flight
   ScheduleOrder order = ScheduleOrder::kOther;
-  int search_start = 0;  // the search of zb-auto starts from it, in this place; 0: it does not
+  bool starts_search = false;  // the search of zb-auto starts from it, among others
 };
 
 const std::vector<ScheduleKind>& Schedules();
@@ -58,7 +57,5 @@ const std::vector<ScheduleKind>& Schedules();
 const ScheduleKind* FindSchedule(const std::string& name);
 // Returns kOther if no schedule has this name.
 ScheduleOrder OrderOf(const std::string& name);
-// Returns the schedules from which the search of zb-auto starts, in order.
-std::vector<const ScheduleKind*> SearchStarts();
 
 }  // namespace pipewright

@@ -119,10 +119,11 @@ class OrderSearch {
   }
 
   void Named() {
-    for (const ScheduleKind* kind : SearchStarts()) {
+    for (const ScheduleKind& kind : Schedules()) {
+      if (!kind.starts_search) continue;
       if (effort_ <= 0) return;
       try {
-        Plan plan = MakeSchedule(kind->name, p_.ranks, p_.stages, p_.microbatches, p_.placement);
+        Plan plan = MakeSchedule(kind.name, p_.ranks, p_.stages, p_.microbatches, p_.placement);
         Exact(plan);
         TryAll(ScriptOf(plan));
       } catch (const Error&) {  // the schedule is not made for these numbers

@@ -1,4 +1,4 @@
-// Holds the costs of actions: the input of the simulator and of zb-auto. The caller chooses the
+// Defines the costs of actions: the input of the simulator and of zb-auto. The caller chooses the
 // units: any unit of time, any unit of bytes, and bandwidth in bytes per unit of time.
 #pragma once
 #include <limits>
@@ -18,7 +18,7 @@ struct PeakBytes {
   // the sums count in addition to B and W.
   double first_B = 0, first_W = 0;
   double step = 0;  // in addition to what is held then
-  double forward_only = 0;  // an F in a plan without backward; 0: not known, those of F count
+  double forward_only = 0;  // an F in a plan without backward; 0: unknown, F counts instead
 };
 
 // Costs of one stage for one microbatch. All are finite and >= 0.

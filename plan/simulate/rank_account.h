@@ -24,8 +24,8 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
 struct MemoryAt {
   double time = 0, bytes = 0;
 };
-// Returns the memory of a rank over its events in a simulation (ActionTrace::ranks). Actions that take no
-// time have no event; they run when the event before them has ended.
+// Returns the memory of a rank over its events in a simulation (ActionTrace::ranks). Actions that
+// take no time have no event; they run when the event before them has ended.
 std::vector<MemoryAt> MemoryOverTime(const RankAccount& account,
                                      const std::vector<TimedAction>& events);
 

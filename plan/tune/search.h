@@ -15,7 +15,7 @@ namespace pipewright {
 // A profile of the package's modules, measured while `ranks` ranks ran at the same time.
 struct TuneProfile {
   int ranks = 1;
-  Profile profile;  // modules, not parts of them; its `microbatch` is one of the choices
+  Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
 };
 
 struct TuneProblem {

@@ -115,7 +115,7 @@ void CheckHoldsNoCheckpoint(const std::string& folder, const std::string& job) {
       ", or remove what is in this one";
   if (!there.empty())
     throw Error(folder, "holds checkpoints already, up to " + there[0],
-                "go on from it with --resume; " + anew);
+                "resume from it with --resume; " + anew);
   if (!incomplete.empty())
     throw Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "), anew);
 }

@@ -226,7 +226,7 @@ void Sampler::StartAt(int64_t minibatch, const DataPosition& position) {
 
 DataPosition Sampler::Position(int64_t minibatch) const {
   int64_t ahead = minibatch - first_;
-  int64_t left = Minibatches(data_.samples() - start_.sample);  // those left in the first epoch
+  int64_t left = Minibatches(data_.samples() - start_.sample);  // left in the first epoch
   if (ahead < left) return {start_.epoch, start_.sample + ahead * samples_};
   ahead -= left;
   return {start_.epoch + 1 + ahead / per_epoch_, ahead % per_epoch_ * samples_};

@@ -108,8 +108,8 @@ class Sampler {
   // Returns the row numbers of the microbatch, and how many there are.
   std::pair<const int64_t*, int64_t> Place(int64_t minibatch, int microbatch);
   int64_t LengthOf(int64_t minibatch, int microbatch);
-  int64_t Minibatches(
-      int64_t samples) const;  // the number in this many samples at the end of an epoch
+  // Returns the number of minibatches in this many samples at the end of an epoch.
+  int64_t Minibatches(int64_t samples) const;
   const Job& job_;
   const bool shuffle_;
   const Data& data_;

@@ -12,7 +12,7 @@
 
 namespace pipewright {
 
-// Performs the computation of one rank, for all stages that it holds.
+// The computation of one rank, for all of its stages.
 class StageBody {
  public:
   virtual ~StageBody() = default;

@@ -24,7 +24,7 @@ const Tensors& TensorsOf(const Bundle& bundle);
 // memory. Tensors with gaps or repeated elements are sent as dense copies. To receive a message,
 // pass contiguous tensors of the right sizes.
 Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there = {});
-int64_t LayoutBytes(size_t dimensions);  // the layout of one tensor in that region
+int64_t LayoutBytes(size_t dimensions);  // of one tensor's layout in that region
 // Returns the tensors with the sender's strides and address alignment, since kernels add in another
 // order if these differ; absent ones are undefined.
 Tensors ReadMessage(const Bundle& message);

@@ -41,7 +41,7 @@ enum class WeightSource {
 struct WeightOptions {
   WeightSource source = WeightSource::kFile;
   std::vector<bool> left_out = {};     // become tensors without elements
-  std::vector<at::Tensor> known = {};  // tensors that are taken, where defined, instead of read
+  std::vector<at::Tensor> known = {};  // where defined, used instead of reading the weight
   at::Device device = at::kCPU;        // the place of the weights and of the computation
 };
 

@@ -191,6 +191,23 @@ void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
   }
 }
 
+// Returns true if code that returns `type` returns a value of this kind.
+bool HasKind(const c10::TypePtr& type, ValueKind kind) {
+  switch (kind) {
+    case ValueKind::kTensor:
+      return type->isSubtypeOf(*c10::TensorType::get());
+    case ValueKind::kInt:
+      return type->kind() == c10::TypeKind::IntType;
+    case ValueKind::kFloat:
+      return type->kind() == c10::TypeKind::FloatType;
+    case ValueKind::kBool:
+      return type->kind() == c10::TypeKind::BoolType;
+    case ValueKind::kNone:
+      return true;
+  }
+  return true;
+}
+
 // The code may be edited, but its inputs, outputs and weights must match the manifest.
 void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
                     const ModuleInfo& info, const CompiledText& code, bool edited) {
@@ -207,7 +224,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                 fixed);
   if (const std::string order = Reordered(expected, found); !order.empty())
     throw Error(LineWith(file, "def forward("), "forward takes " + order,
-                "values come in the manifest's order");
+                "declare the arguments in the manifest's order");
   const std::string last =
       code.return_line ? file + ":" + std::to_string(code.return_line) : file;
   std::vector<c10::TypePtr> types = {schema.returns().at(0).type()};
@@ -223,17 +240,13 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (const torch::jit::Value* value : Returned(*graph))
     names.push_back(value->hasDebugName() ? value->debugNameBase() : "");
   if (const std::string order = Reordered(gives, names); !order.empty())
-    throw Error(last, "forward returns " + order,
-                "values go out in the manifest's order: give them other names if that is meant");
+    throw Error(
+        last, "forward returns " + order,
+        "return the values in the manifest's order, or rename them if this order is intended");
   for (size_t i = 0; i < types.size(); ++i) {
     const ValueInfo& value = manifest.values[info.outputs[i]];
     const c10::TypePtr& type = types[i];
-    const bool fits = value.kind == ValueKind::kTensor  ? type->isSubtypeOf(*c10::TensorType::get())
-                      : value.kind == ValueKind::kInt   ? type->kind() == c10::TypeKind::IntType
-                      : value.kind == ValueKind::kFloat ? type->kind() == c10::TypeKind::FloatType
-                      : value.kind == ValueKind::kBool  ? type->kind() == c10::TypeKind::BoolType
-                                                        : true;
-    if (!fits)
+    if (!HasKind(type, value.kind))
       throw Error(last,
                   "forward returns " + type->annotation_str() + " as " + value.name +
                       ", which manifest.json says is a " + ToText(value.kind),
@@ -249,7 +262,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
       throw Error(file,
                   std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
                       weight.name + "\", which is a " + ToText(weight.kind),
-                  "the list is not what decides what is trained: \"freeze\" in the job is, or "
+                  "the list does not decide what is trained: use \"freeze\" in the job, or "
                   "\"requires_grad\" in manifest.json");
   }
   if (!edited) return;
@@ -260,13 +273,15 @@ void CheckInterface(const std::string& package, const std::string& file, const M
     if (const std::string cure = RepeatableForm(node); !cure.empty())
       throw Error(LineOf(node, file),
                   std::string("torch.") + node->kind().toUnqualString() +
-                      " draws other random numbers on each rank, and when it is computed again",
+                      " draws different random numbers on each rank, and when it is recomputed",
                   cure);
     if (node->kind() == torch::jit::prim::SetAttr) {
       const std::string assigned = "self." + node->s(torch::jit::attr::name);
-      throw Error(LineWith(file, assigned + " ="),  // the node has no source text
-                  assigned + " is assigned, which would part it from what is trained and saved",
-                  "write a buffer in place: torch.copy_(" + assigned + ", ...)");
+      throw Error(
+          LineWith(file, assigned + " ="),  // the node has no source text
+          assigned +
+              " is assigned, which would detach it from the weight that is trained and saved",
+          "write a buffer in place: torch.copy_(" + assigned + ", ...)");
     }
   }
 }

@@ -13,7 +13,7 @@ const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& w
     throw Error(file.path(),
                 "\"" + weight.name + "\" is " + info.dtype + " " + ShapeText(info.shape) +
                     ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
-                "replace it by a tensor of the same shape and type, or compile again");
+                "replace it with a tensor of the same shape and type, or compile again");
   return info;
 }
 

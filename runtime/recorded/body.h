@@ -40,13 +40,13 @@ struct RecordedBody {
 struct RecordedBodies {
   static constexpr size_t kSignatures = 32;
   std::vector<std::shared_ptr<RecordedBody>> bodies;
-  std::string refusal;    // the module's, whatever its inputs
+  std::string refusal;    // why the module has no lists, for any inputs; "": none
   int nodes = 1;          // operations of the module's code
   bool always = false;    // records at once, and uses lists even if they are slower
   bool now = false;       // records without waiting for microbatches in flight
   bool tells = false;     // prints the choice on stderr
   bool spot_checks = true;  // spot_check.h
-  int64_t forwards = 0;     // number of those that have a backward
+  int64_t forwards = 0;     // forwards with a backward
   int64_t recorded = 0;   // recordings, and comparisons that cost as much
   uint64_t step = ~0ull;  // the step of the newest forward
 };

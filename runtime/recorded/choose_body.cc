@@ -102,8 +102,7 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   if (!text || !*text) return of_job;
   for (const auto& [name, body] : BodyNames())
     if (name == text) return body;
-  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text),
-              "choose auto, autograd or lists");
+  throw Error("PIPEWRIGHT_BODY", "unknown body " + Quote(text), "choose auto, autograd or lists");
 }
 
 void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {

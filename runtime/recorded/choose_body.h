@@ -47,7 +47,7 @@ void RefuseLists(RecordedBody& body, const std::string& why);
 struct BodyState {
   bool lists = false, settled = true;
   std::string refusal;
-  bool asked = false;  // the job asks for autograd
+  bool asked = false;  // autograd was asked for, by the job or by PIPEWRIGHT_BODY
 };
 BodyState StateOf(const LoadedModule& module);
 

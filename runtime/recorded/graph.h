@@ -13,7 +13,7 @@ namespace pipewright {
 struct Geometry {
   std::vector<int64_t> sizes, strides;
   at::ScalarType type = at::kFloat;
-  c10::DispatchKeySet keys;  // the device, and whether it is conjugated or negated on reading
+  c10::DispatchKeySet keys;  // the device, and whether reads conjugate or negate the elements
   bool number = false;       // a tensor of no dimension that stands for a Python number
 
   static Geometry Of(const at::Tensor& tensor);

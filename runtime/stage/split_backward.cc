@@ -42,7 +42,7 @@ struct Visited {
   bool ToWeights(const Edge& edge) const { return edge.is_valid() && !ToInput(edge); }
 };
 
-// Is iterative, because graphs may be thousands of nodes deep.
+// Iterative, because graphs may be thousands of nodes deep.
 Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
   Visited visited;
   std::vector<std::pair<Node*, size_t>> stack;  // a node and the index of its next edge

@@ -31,7 +31,7 @@ struct SessionOptions {
   std::string device_map;      // replaces the conf; see plan/placement/residence.h
   bool resumes = false;        // the weights come from a checkpoint, if there is one
   bool training = true;        // false: forward only, dropout off, running statistics used
-  bool keep_gradients = false;  // keeps those of the last step, for SaveGradients
+  bool keep_gradients = false;  // keeps the last step's gradients, for SaveGradients
   bool trace_memory = false;    // traces the process's memory after each action
   bool verify_files = false;    // ranks compare all of each file that they read, not samples
   // Forward only: the outputs to compute, by name (empty: all). Modules and inputs that these do

@@ -1,4 +1,4 @@
-// Holds the state of TorchStages; only its source files include it.
+// Defines the state of TorchStages; only its source files include it.
 #pragma once
 #include <map>
 #include <optional>
@@ -17,7 +17,7 @@ namespace pipewright {
 
 // The state that a stage keeps of a microbatch from I to W.
 struct WeightWork {
-  std::map<int, WeightTail> tails;  // by module that I went through
+  std::map<int, WeightTail> tails;              // by module, for modules whose I has run
   std::map<int, GradientTerms> gradient_terms;  // by value, for the others
   // By module: all gradients that W adds, if the weights are loaded for I only.
   std::map<int, Tensors> gradients;

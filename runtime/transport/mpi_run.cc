@@ -16,7 +16,7 @@ namespace pipewright {
 
 int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
            const std::function<int(Transport&)>& body, const MpiOptions& options) {
-  const std::string program = Paint(watch_options.program, MessageKind::kError, STDERR_FILENO);
+  const std::string program = Paint(watch_options.program, Severity::kError, STDERR_FILENO);
   Watch watch(watch_options);
   MpiTransport transport(argc, argv, options);
   try {

@@ -302,7 +302,7 @@ class Supervisor {
         Say(std::string("passed over: ") + e.what());
         continue;
       }
-      Say("two runs have failed from " + there[0] + ": the next one goes on from the older " +
+      Say("two runs have failed from " + there[0] + ": the next one resumes from the older " +
           path);
       return path;
     }
@@ -366,7 +366,7 @@ class Supervisor {
 
   void Say(const std::string& text) const {
     std::fprintf(stderr, "%s%s: %s\n", BeforeMessage(),
-                 Paint(options_.program, MessageKind::kError, STDERR_FILENO).c_str(), text.c_str());
+                 Paint(options_.program, Severity::kError, STDERR_FILENO).c_str(), text.c_str());
   }
 
   const SuperviseOptions& options_;

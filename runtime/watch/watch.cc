@@ -262,8 +262,7 @@ struct Watch::State {
   static const char* SignalName(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
 
   void Show(const std::string& text) const {
-    std::string line =
-        Paint(options.program, MessageKind::kError, STDERR_FILENO) + ": " + text + "\n";
+    std::string line = Paint(options.program, Severity::kError, STDERR_FILENO) + ": " + text + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
 

@@ -230,7 +230,7 @@ class Watcher {
   StatusFolderUse use_;
   const int pipe_, rank_pid_, launcher_;  // launcher: -1 if there is none
   int terminal_ = -1;
-  int ranks_ = 0;  // the run's, once it has joined
+  int ranks_ = 0;  // in the run, once it has joined
 };
 
 // Closes all inherited files except stderr and the pipe.

@@ -126,7 +126,7 @@ class Lists(Case):
         job = self.write_job(token_job(steps=1))
         self.assert_fails(run_ranks(1, "train", package, job, mpi=False,
                                     environment={"PIPEWRIGHT_BODY": "list"}),
-                          'there is no body "list"', "auto, autograd or lists")
+                          'unknown body "list"', "auto, autograd or lists")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class Memory(Case):
         """Without a backward, nothing is kept for it."""
         for model in (LargeInput, Skips):
             with self.subTest(model.__name__):
-                for attempt in range(4):  # see compare
+                for attempt in range(12):  # see compare
                     _, bench, stages = self.compare(model, schedule="gpipe")
                     plan = self.path("forward.csv")
                     self.succeed(pipewright("plan", self.packages[model], self.path("job.json"),

@@ -99,10 +99,10 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
       {"[0, 1]", R"({"0": [0], "0": [1]})", "conf.json:3:37: the key \"0\" appears twice"},
       {"[0, \"a\"]", R"({"0": [0], "1": [1]})", "conf.json:2:32: a stage is expected"},
       {"[]", R"({"0": [0]})", "conf.json:2:28: a list with the stage of each module"},
-      {"[0, 1]", "{}", "conf.json:3:26: there is no stage"},
+      {"[0, 1]", "{}", "conf.json:3:26: stage_to_rank_map is empty"},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stages": 2)", "conf.json:3:58: unknown key \"stages\""},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stage_to_depth_map": {"0": 1})",
-       "conf.json:3:70: it has 1 stage, stage_to_rank_map has 2"},
+       "conf.json:3:70: stage_to_depth_map has 1 stage, but stage_to_rank_map has 2"},
   };
   for (const Case& c : cases) {
     std::string text = std::string("{\n    \"module_to_stage_map\": ") + c.modules +
@@ -113,7 +113,7 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
 
 TEST(Conf, AJobIsNoConf) {
   const std::string error = ErrorOf(R"({"data": {"tensors": "x.safetensors"}, "loss": "mse"})");
-  EXPECT_EQ(error.substr(0, error.find('\n')), "conf.json:1:1: is a job, where a conf is expected");
+  EXPECT_EQ(error.substr(0, error.find('\n')), "conf.json:1:1: is a job, not a conf");
 }
 
 TEST(Conf, TheStageOfTheLossNeedsNoRanks) {
@@ -133,9 +133,9 @@ TEST(Conf, RefusesWhatDoesNotFitTheModelOrTheJob) {
   EXPECT_EQ(ErrorOf(text, 5).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
   EXPECT_EQ(ErrorOf(text, 1).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
   EXPECT_EQ(ErrorOf(text, 3, 3).substr(0, 50),
-            "conf.json:2:22: it needs 2 ranks, 3 were launched\n");
+            "conf.json:2:22: the conf needs 2 ranks, but 3 were launched\n");
   EXPECT_EQ(ErrorOf(text, 3, 1).substr(0, 49),
-            "conf.json:2:22: it needs 2 ranks, 1 was launched\n");
+            "conf.json:2:22: the conf needs 2 ranks, but 1 was launched\n");
   EXPECT_EQ(ErrorOf(text, 3, 2, chain),
             "conf.json:1:32: module 1 (stage 1) feeds module 2 (stage 0): values would leave a "
             "stage and come back to it (it is not convex)\n"
@@ -154,7 +154,9 @@ static std::vector<std::string> MistakesOf(const std::string& text, int modules,
   const std::string path = testing::TempDir() + "/conf.json";
   WriteFile(path, text);
   std::vector<std::string> texts;
-  for (const Error& mistake : ConfMistakes(path, modules, launched, edges)) {
+  std::vector<Error> mistakes;
+  ReadConf(path, modules, launched, edges, mistakes);
+  for (const Error& mistake : mistakes) {
     const std::string what = mistake.what();
     texts.push_back(what.substr(path.size(), what.find('\n') - path.size()));
   }
@@ -183,7 +185,7 @@ TEST(Conf, FindsEveryMistake) {
       MistakesOf(R"({"module_to_stage_map": [1, 0, 0], "stage_to_rank_map": {"0": [0], "1": [1]}})",
                  3, 3, {{0, 1}, {0, 2}, {1, 2}}),
       (std::vector<std::string>{
-          ":1:57: it needs 2 ranks, 3 were launched",
+          ":1:57: the conf needs 2 ranks, but 3 were launched",
           ":1:29: module 0 (stage 1) feeds module 1 (stage 0): stages are numbered against the "
           "flow of values",
           ":1:32: module 0 (stage 1) feeds module 2 (stage 0): stages are numbered against the "

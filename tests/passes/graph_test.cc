@@ -1,4 +1,5 @@
-// What the passes know of a graph: memory, unset values and costs; and passes that change order.
+// Tests what the passes know about a graph (memory, unset values, costs), and passes that change
+// the order of nodes.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -184,7 +184,7 @@ TEST(CheckpointFolder, IsLockedForOneRunAndMustBeEmptyForAnew) {
   EXPECT_EQ(
       MessageOf([&] { CheckHoldsNoCheckpoint(whole, "job.json"); }),
       whole + ": holds checkpoints already, up to " + whole +
-          "/step-00000001\n  go on from it with --resume; to start over, name another folder, "
+          "/step-00000001\n  resume from it with --resume; to start over, name another folder, "
           "\"checkpoint\": {\"to\": \"FOLDER\"} in job.json, or remove what is in this one");
 }
 

@@ -167,7 +167,7 @@ TEST(BenchRequests, StepsTrainAndStagesByThemselvesDoNot) {
   ASSERT_TRUE(std::getline(answers, line));
   EXPECT_EQ(Json::parse(line)["stages"].size(), 2u);
   EXPECT_FALSE(std::getline(answers, line));
-  // What the stages did by themselves has been taken back.
+  // The changes that the stages made on their own were undone.
   EXPECT_TRUE(Close(weights[0], reference.scale) && Close(weights[1], reference.shift));
   const std::string error = Requests("step 1\n", weights);
   EXPECT_NE(error.find("request: \"step 1\" is not \"steps N [each]\", \"stages SECONDS\" or "

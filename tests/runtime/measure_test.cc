@@ -1,4 +1,4 @@
-// What profiles are made of. No test looks at how long something took.
+// Tests the parts of a profile, except for the times themselves.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -148,7 +148,7 @@ TEST(Parts, AreCutWhereTheCommentsChange) {
                 "    # blocks.1  model.py:4: x = x + s\n    u = torch.add(z, scale)\n"
                 "    return torch.add(u, x)\n"),
             (Labels{"blocks.0", "blocks.1"}));
-  // What lies before a write to its memory stays together with it, and so do lists.
+  // A value stays in the part that writes to its memory, and so do lists.
   EXPECT_EQ(cut("    # a\n    y = torch.mul(x, scale)\n    # b\n    z = torch.relu_(y)\n"
                 "    # c\n    return torch.add(y, x)\n"),
             (Labels{"a", "c"}));

@@ -11,19 +11,9 @@
 #include "formats/weights/safetensors.h"
 #include "runtime/module/local_package.h"
 #include "runtime/module/shapes.h"
+#include "tests/runtime/small_package.h"
 
 namespace pipewright {
-
-static const char kScale[] = R"(class Module0(Module):
-  __parameters__ = ["scale", ]
-  __buffers__ = []
-  training : bool
-  scale : Tensor
-  def forward(self: __torch__.Module0,
-    x: Tensor) -> Tensor:
-    scale = self.scale
-    return torch.mul(x, scale)
-)";
 
 static const char kSum[] = R"(class Module1(Module):
   __parameters__ = []
@@ -45,7 +35,7 @@ static Manifest Example() {
   m.modules = {{"module0",
                 "module0.py",
                 "module0.safetensors",
-                HexHash(kScale),
+                HexHash(kScaleCode),
                 {},
                 {0},
                 {1},
@@ -73,7 +63,7 @@ static std::string Changed(std::string text, const std::string& from, const std:
 }
 
 TEST(Module, RunsItsCodeOnItsWeights) {
-  LoadedModule module = LoadModule(Package(kScale), Example(), 0);
+  LoadedModule module = LoadModule(Package(kScaleCode), Example(), 0);
   EXPECT_TRUE(module.weights[0].requires_grad());
   at::Tensor y = pipewright::Run(module, {at::ones({2, 3})})[0].toTensor();
   EXPECT_TRUE(at::equal(y, at::tensor({1.f, 2.f, 3.f, 1.f, 2.f, 3.f}).view({2, 3})));
@@ -82,7 +72,7 @@ TEST(Module, RunsItsCodeOnItsWeights) {
 // The error for an index that is not in its table names the range of the indices.
 TEST(Module, ErrorsSayTheRangeOfIndices) {
   LoadedModule module = LoadModule(
-      Package(Changed(kScale, "torch.mul(x, scale)", "torch.embedding(scale.view([3, 1]), x)")),
+      Package(Changed(kScaleCode, "torch.mul(x, scale)", "torch.embedding(scale.view([3, 1]), x)")),
       Example(), 0);
   try {
     pipewright::Run(module, {at::tensor({0, 2, 3, 1}, at::kLong)});
@@ -103,36 +93,36 @@ static std::string ErrorOf(const std::string& code) {
 }
 
 TEST(Module, ErrorsOfEditedCodeNameFileLineAndCaret) {
-  std::string text = ErrorOf(Changed(kScale, "torch.mul(", "torch.mull("));
+  std::string text = ErrorOf(Changed(kScaleCode, "torch.mul(", "torch.mull("));
   EXPECT_NE(text.find("module0.py\", line 9"), std::string::npos) << text;
   EXPECT_NE(text.find("<--- HERE"), std::string::npos) << text;
   EXPECT_EQ(text.find("Exception raised from"), std::string::npos) << text;
-  text = ErrorOf(Changed(kScale, "torch.mul(x, scale)", "torch.mul(x, scale"));
+  text = ErrorOf(Changed(kScaleCode, "torch.mul(x, scale)", "torch.mul(x, scale"));
   EXPECT_NE(text.find("module0.py\", line "), std::string::npos) << text;
   for (auto [from, to, caret] :
        {std::tuple{"-> Tensor:", "-> Tensor",
                    "line 7:\n    x: Tensor) -> Tensor\n                        ~ <--- HERE"},
         {"    return ", "   return ", "\n   ~ <--- HERE"}}) {
-    text = ErrorOf(Changed(kScale, from, to));
+    text = ErrorOf(Changed(kScaleCode, from, to));
     EXPECT_NE(text.find("module0.py\", line "), std::string::npos) << text;
     EXPECT_NE(text.find(caret), std::string::npos) << text;
   }
-  text = ErrorOf(Changed(kScale, "torch.mul(", "F.mul("));
+  text = ErrorOf(Changed(kScaleCode, "torch.mul(", "F.mul("));
   EXPECT_NE(text.find("write torch.relu(x) for F.relu(x)"), std::string::npos) << text;
-  text = ErrorOf(Changed(kScale, "x: Tensor", "x: Tensor, extra: Tensor"));
+  text = ErrorOf(Changed(kScaleCode, "x: Tensor", "x: Tensor, extra: Tensor"));
   EXPECT_NE(text.find("forward takes (x, extra) where manifest.json says (x)"), std::string::npos)
       << text;
-  text = ErrorOf(Changed(Changed(kScale, "-> Tensor", "-> Tuple[Tensor, Tensor]"),
+  text = ErrorOf(Changed(Changed(kScaleCode, "-> Tensor", "-> Tuple[Tensor, Tensor]"),
                          "torch.mul(x, scale)", "(x, x)"));
   EXPECT_NE(text.find("forward returns 2 values where manifest.json says 1"), std::string::npos)
       << text;
-  text = ErrorOf(Changed(kScale, "  scale : Tensor\n", "  scale : Tensor\n  shift : Tensor\n"));
+  text = ErrorOf(Changed(kScaleCode, "  scale : Tensor\n", "  scale : Tensor\n  shift : Tensor\n"));
   EXPECT_NE(text.find("declares \"shift\", which the weight file does not hold"), std::string::npos)
       << text;
 }
 
 TEST(LocalPackage, RunsAndDifferentiatesWithoutRanks) {
-  std::string path = Package(kScale);
+  std::string path = Package(kScaleCode);
   WriteFile(path + "/manifest.json", WriteManifest(Example()));
   LocalPackage package(path, /*training=*/true);
   at::Tensor x = at::arange(6).view({2, 3}).to(at::kFloat);
@@ -158,7 +148,7 @@ static std::vector<TensorSpec> Shapes(const std::string& package, int64_t rows,
 }
 
 TEST(Shapes, FromTheManifestWhereNothingWasEdited) {
-  std::vector<TensorSpec> specs = Shapes(Package(kScale), 5);
+  std::vector<TensorSpec> specs = Shapes(Package(kScaleCode), 5);
   EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{5, 3}));
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{5}));
   EXPECT_EQ(specs[2].bytes(), 20);
@@ -168,7 +158,7 @@ TEST(Shapes, OfInputsThatAreMultiples) {
   Manifest manifest = Example();
   for (int id : {0, 1, 2}) manifest.values[id].shape[0] = "2*s7 + 1";
   auto rows = [&](int64_t given) {
-    return InferShapes(Package(kScale), manifest, {{at::kFloat, {given, 3}, true}})[2];
+    return InferShapes(Package(kScaleCode), manifest, {{at::kFloat, {given, 3}, true}})[2];
   };
   EXPECT_EQ(rows(5).sizes, (std::vector<int64_t>{5}));
   EXPECT_EQ(rows(11).sizes, (std::vector<int64_t>{11}));
@@ -182,7 +172,7 @@ TEST(Shapes, ANumberOfSamplesThatIsFixed) {
   Manifest manifest = Example();
   for (int id : {0, 1, 2}) manifest.values[id].shape[0] = "8";
   try {
-    InferShapes(Package(kScale), manifest, {{at::kFloat, {4, 3}, true}});
+    InferShapes(Package(kScaleCode), manifest, {{at::kFloat, {4, 3}, true}});
     FAIL() << "accepted";
   } catch (const Error& e) {
     const std::string what = e.what(),
@@ -192,19 +182,20 @@ TEST(Shapes, ANumberOfSamplesThatIsFixed) {
 }
 
 TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
-  std::string wider = Changed(kScale, "torch.mul(x, scale)",
+  std::string wider = Changed(kScaleCode, "torch.mul(x, scale)",
                               "torch.cat([torch.layer_norm(x, [3], scale), torch.cat([x, x])])");
   std::vector<TensorSpec> specs = Shapes(Package(wider), 5);
   EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{15, 3}));
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{15}));
-  specs = Shapes(Package(kScale, Changed(kSum, "[1]", "[0]")), 5);
+  specs = Shapes(Package(kScaleCode, Changed(kSum, "[1]", "[0]")), 5);
   EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{5, 3}));
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{3}));
 }
 
 // Zeros find the fault; the made-up numbers tried afterwards do not even reach it.
 TEST(Shapes, AModuleThatRefusesMadeUpNumbersHidesNoFaultBehindIt) {
-  const std::string picky = Changed(kScale, "    return", R"(    if bool(torch.gt(torch.max(x), 0.)):
+  const std::string picky =
+      Changed(kScaleCode, "    return", R"(    if bool(torch.gt(torch.max(x), 0.)):
       raise AssertionError("picky")
     return)");
   try {
@@ -220,7 +211,7 @@ TEST(Shapes, AModuleThatRefusesMadeUpNumbersHidesNoFaultBehindIt) {
 
 TEST(Shapes, CacheKeepsTheLastUsed) {
   Manifest manifest = Example();
-  ShapeCache cache(Package(kScale), manifest, 2);
+  ShapeCache cache(Package(kScaleCode), manifest, 2);
   auto of = [&](int64_t rows) { return cache.Of({{at::kFloat, {rows, 3}, true}}); };
   auto five = of(5);
   EXPECT_EQ(five->at(2).sizes, (std::vector<int64_t>{5}));
@@ -235,7 +226,7 @@ TEST(Shapes, CacheKeepsTheLastUsed) {
 TEST(Shapes, InputsTheModelWasNotExportedFor) {
   auto error = [](int64_t rows, int64_t columns) {
     try {
-      Shapes(Package(kScale), rows, columns);
+      Shapes(Package(kScaleCode), rows, columns);
     } catch (const Error& e) {
       return std::string(e.what());
     }

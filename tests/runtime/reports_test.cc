@@ -1,4 +1,5 @@
-// What a run reports: metrics, lines for the user, and messages that bring them to rank 0.
+// Tests the reports of a run: metrics, lines for the user, and the messages that bring them to rank
+// 0.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -27,7 +27,7 @@ struct Search {
   // with a CPU.
   std::vector<double> capacity{}, capacity_left{};
   std::vector<char> hosts{}, hosts_left{};
-  double largest_capacity = 0;  // the largest of one stage
+  double largest_capacity = 0;  // of one stage
   double cut_weight = 0;        // least device time that a transfer costs a device
   double latency_weight = 0;
   std::vector<char> possible{};  // by state, for the current set

@@ -126,7 +126,7 @@ class BlockCuts {
   const size_t states_;
   const bool varies_;
   bool limited_ = false;
-  double most_bytes_ = 0;      // the most of any device
+  double most_bytes_ = 0;      // the most memory of any device
   std::vector<double> best_;   // [position * states_ + state]
   std::vector<From> from_;     // likewise
   std::vector<double> least_;  // time of each block on its best device

@@ -22,22 +22,23 @@ constexpr double kLevelsShare = 0.4;  // a partition from coarser graphs
 constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
 constexpr double kLastShare = 0.05;   // kept for the parts after orders and coarser graphs
 
-// Device states up to which an order is cut with all of them: each multiplies the time of a cut.
+// With more device states than this, sequences of devices are tried instead: the time to cut an
+// order grows with the number of states.
 constexpr int64_t kCutStates = 100;
 constexpr int64_t kCutStatesWithHosts = 2'000;
 
-// The exact search of a narrow graph.
+// The range of ExactSets: a graph with more sets is not narrow.
 constexpr int64_t kMinSets = 1'000, kMaxSets = 20'000;
-// Limits that are tried first if no partition is known, as multiples of the lower bound: the closer
-// the limit, the faster the search.
+// If no partition is known, these multiples of the lower bound are tried first as limits: a tighter
+// limit makes the search faster.
 constexpr double kLimits[] = {1.01, 1.1, 1.5, 3.0};
-constexpr size_t kAtOnceUnits = 40;  // an exact search solves smaller graphs at once
+constexpr size_t kAtOnceUnits = 40;  // narrow graphs of at most this size skip coarser graphs
 
-// A tick is about a nanosecond: a graph of up to 20,000 units and pins (GraphSize) takes a second,
-// and larger ones longer in proportion.
+// The effort in ticks of about a nanosecond: 0.85 s for graphs of up to 20,000 units and pins
+// (GraphSize), and 15 us more for each one beyond that.
 constexpr int64_t kBaseTicks = 850'000'000, kBaseSize = 20'000, kTicksPerSize = 15'000;
-constexpr int64_t kOrderTicks = 150;  // to make an order, for each unit and pin
-constexpr int kOrderMoves = 12;       // steps of refinement after each cut, for each pair of cuts
+constexpr int64_t kOrderTicks = 150;  // per unit and pin, to make an order
+constexpr int kOrderMoves = 12;       // refinement steps per order, as a multiple of `pairs`
 
 constexpr int kRuns = 20;      // partitions from coarser graphs, while effort is left
 constexpr int kPlainRuns = 6;  // the first runs; later ones merge units at random

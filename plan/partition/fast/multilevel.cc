@@ -13,17 +13,17 @@ namespace pipewright {
 
 namespace {
 
-constexpr int64_t kCoarsenSteps = 200;  // to coarsen a level, for each unit and pin
+constexpr int64_t kCoarsenSteps = 200;  // per unit and pin, to coarsen a level
 
-// In larger graphs than that, cutting an order again takes longer than it gains: two orders only.
+// A graph of more units than this is cut again in only two orders, because each takes long.
 constexpr size_t kManyUnits = 700, kFewOrders = 2;
-constexpr int64_t kExactSets = 6'000;  // most sets of units of the exact search of one level
+constexpr int64_t kExactSets = 6'000;  // limit of the exact search of one level
 
-// Units are merged until there are about two for each stage.
+// Coarsening ends at 2 units per stage plus 8.
 constexpr int kUnitsPerStage = 2, kMoreUnits = 8;
-// Most work of a cluster, in average units of its level: larger ones would never fit together.
+// The most work of a cluster, as a multiple of the average unit of its level.
 constexpr double kClusterUnits = 6;
-// A level is so coarse that new cuts may find a better start: at most 6 units per stage, and 150.
+// A level of at most 6 units per stage plus 150 is also cut from scratch, for a better start.
 constexpr int kStartUnitsPerStage = 6, kMoreStartUnits = 150;
 
 constexpr int64_t kExactTicks = 30'000'000;  // the limit for the exact search of one level

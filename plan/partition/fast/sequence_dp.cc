@@ -52,12 +52,12 @@ static std::vector<int> CheapPositions(const UnitGraph& graph, const std::vector
   return positions;
 }
 
-// Limits that are tried first if none is known: an even share of the work and 2 % more, then ever
-// more, each time by a slack that grows by 1.7.
+// If no limit is known, first tries 2 % above an even share of the work. Each later limit is higher
+// by a slack that grows by a factor of 1.7.
 constexpr double kFirstSlack = 0.02, kSlackGrowth = 1.7;
-// Fewest pairs of positions, however many device states multiply them.
+// The least budget of pairs of positions: many device states reduce `pairs` to no less than this.
 constexpr int64_t kLeastPairs = 10'000;
-constexpr int kFinerRounds = 3;  // times that positions around the best cuts are tried
+constexpr int kFinerRounds = 3;  // rounds that add positions around the best cuts
 
 SequenceCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
                       const Resources& resources, const std::vector<int>& order, double below,

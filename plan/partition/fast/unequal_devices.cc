@@ -16,9 +16,10 @@ namespace {
 constexpr double kEqualShare = 0.45;     // the search on equal devices of average speed
 constexpr double kFirstTurnShare = 0.5;  // the first search with devices in an order
 constexpr double kOtherTurnShare = 0.2;  // each other search with devices in an order
-constexpr int64_t kSmallSets = 20'000;   // of the exact search of a small problem
-constexpr int64_t kSmallBytes = 100 << 20;
-constexpr int kTurns = 20;               // most searches with devices in an order
+
+constexpr int kTurns = 20;  // the most searches with devices in an order
+// Limits of the exact search in SettleSmall.
+constexpr int64_t kSmallSets = 20'000, kSmallBytes = 100 << 20;
 
 // Assigns each stage a class with a load of at most `most`: a bipartite matching by augmenting
 // paths.

@@ -8,8 +8,10 @@ namespace pipewright {
 
 namespace {
 
-constexpr int64_t kCoarsenTicks = 100;   // to merge all other units, for each unit and pin
-constexpr int kMostFreeUnits = 1 << 20;  // of a window at first: all; halved if too many sets
+constexpr int64_t kCoarsenTicks = 100;  // per unit and pin of the graph, for Coarse
+// Units at each end of a window's stage that may move: first all; then, if there are too many sets,
+// 16, 8 and 4.
+constexpr int kMostFreeUnits = 1 << 20;
 constexpr int kManyFreeUnits = 64, kFewFreeUnits = 16, kLeastFreeUnits = 4;
 constexpr int64_t kMostTicks = 30'000'000;  // the limit for one window
 

@@ -1,4 +1,4 @@
-// The choices of `pipewright partition`: how to search, and what to minimize.
+// The values of --mode and --objective of `pipewright partition`.
 #pragma once
 #include <string>
 
@@ -6,14 +6,13 @@ namespace pipewright {
 
 enum class PartitionMode { kExact, kFast, kPipeDream };
 
-// The names of --mode and in reports: "exact", "fast", "pipedream". Throws Error for others.
+// The names in --mode and in reports: "exact", "fast", "pipedream". Throws Error for others.
 const char* ToText(PartitionMode mode);
 PartitionMode PartitionModeFromText(const std::string& text);
 
 enum class PartitionObjective { kBottleneck, kStep };
 
-// Returns the objective with a name of --objective: "bottleneck" or "step". Throws Error for
-// others.
+// Returns the objective that --objective names: "bottleneck" or "step". Throws Error for others.
 PartitionObjective PartitionObjectiveFromText(const std::string& text);
 
 }  // namespace pipewright

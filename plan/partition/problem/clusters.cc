@@ -246,10 +246,10 @@ Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader) {
   return coarser;
 }
 
-// Units are merged only with partners whose rating is at least that share of their best one's:
+// A unit is merged only with a partner whose rating is at least this share of its best partner's:
 // first with partners close to the best, then with others.
 constexpr double kLeastRatings[] = {0.9, 0.5, 0.2};
-constexpr double kShrink = 0.6;  // the size of a coarser graph, as a share of the finer one
+constexpr double kShrink = 0.6;  // merging stops when at most this share of the units is left
 
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
                          const ClusterOptions& options) {

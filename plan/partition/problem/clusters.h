@@ -21,7 +21,7 @@ struct ClusterOptions {
   unsigned seed = 0;
 };
 
-// Merges units with much traffic between them, until about half as many are left; the result is
+// Merges units with much traffic between them, until at most 60 % are left; the result is
 // acyclic. Merges pairs whose longest paths from the sources (or to the sinks) differ in length by
 // at most one, and units with one predecessor or successor, as in Herrmann et al., "Multilevel
 // algorithms for acyclic partitioning of directed acyclic graphs", 2019. If hardly fewer units are

@@ -86,7 +86,7 @@ struct PartitionResult {
   double lower_bound = 0;
   bool proven = false;                 // optimal, or proven infeasible
   std::vector<PartitionStage> stages;  // in the order of the pipeline
-  int64_t sets = 0;                    // down-sets that the exact search enumerated
+  int64_t sets = 0;                    // ideals that the exact search enumerated
 };
 
 // Returns the microbatches in flight on a replica of a stage with `devices_after` devices after it.

@@ -31,7 +31,7 @@ struct TreeModule {
   int parent = -1;
   std::vector<int> children, parameters, buffers;  // in the order of the model
   int end = 0;                                     // its subtree is the modules [id, end)
-  int64_t bytes = 0;  // the subtree's; tied tensors count under their first name only
+  int64_t bytes = 0;  // size of the subtree; tied tensors count only under their first name
 };
 
 struct ModuleTree {

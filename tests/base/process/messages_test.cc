@@ -67,30 +67,30 @@ const Environment::Variables kColorTerminal = {
 TEST(Messages, PaintsByKindAndOnlyWhenAsked) {
   Environment clean(kColorTerminal);
   SetColor(Color::kAlways);
-  EXPECT_EQ(Paint("pipewright", MessageKind::kError, 2), "\033[1;31mpipewright\033[0m");
-  EXPECT_EQ(Paint("w", MessageKind::kWarning, 1), "\033[1;33mw\033[0m");
-  EXPECT_EQ(Paint("n", MessageKind::kNote, 2), "\033[1;36mn\033[0m");
+  EXPECT_EQ(Paint("pipewright", Severity::kError, 2), "\033[1;31mpipewright\033[0m");
+  EXPECT_EQ(Paint("w", Severity::kWarning, 1), "\033[1;33mw\033[0m");
+  EXPECT_EQ(Paint("n", Severity::kNote, 2), "\033[1;36mn\033[0m");
   SetColor(Color::kNever);
   setenv("PIPEWRIGHT_COLOR", "always", 1);
-  EXPECT_EQ(Paint("e", MessageKind::kError, 2), "e") << "an option counts more than the environment";
+  EXPECT_EQ(Paint("e", Severity::kError, 2), "e") << "an option counts more than the environment";
   SetColor(Color::kAuto);
-  EXPECT_EQ(Paint("e", MessageKind::kError, 2), "\033[1;31me\033[0m");
+  EXPECT_EQ(Paint("e", Severity::kError, 2), "\033[1;31me\033[0m");
 }
 
 TEST(Messages, ColorsATerminalUnlessItCannotOrMayNot) {
   Environment clean(kColorTerminal);
   std::map<std::string, std::string> painted;
   OnTerminal(STDOUT_FILENO, [&] {
-    painted["plain"] = Paint("x", MessageKind::kNote, 1);
+    painted["plain"] = Paint("x", Severity::kNote, 1);
     for (const auto& [name, value] : std::map<std::string, const char*>{
              {"NO_COLOR", "1"}, {"TERM", "dumb"}, {"PIPEWRIGHT_COLOR", "never"}}) {
       Environment one(Environment::Variables{{name, value}});
-      painted[name] = Paint("x", MessageKind::kNote, 1);
+      painted[name] = Paint("x", Severity::kNote, 1);
     }
     Environment empty(Environment::Variables{{"NO_COLOR", ""}});
-    painted["empty"] = Paint("x", MessageKind::kNote, 1);
+    painted["empty"] = Paint("x", Severity::kNote, 1);
     Environment kind(Environment::Variables{{"TERM", ""}});
-    painted["no kind"] = Paint("x", MessageKind::kNote, 1);
+    painted["no kind"] = Paint("x", Severity::kNote, 1);
   });
   if (painted.empty()) return;
   const std::string colored = "\033[1;36mx\033[0m";

@@ -1,4 +1,4 @@
-// What the commands for plans print, on plans that are worked out by hand.
+// Compares what the commands for plans print with plans that are worked out by hand.
 #include <gtest/gtest.h>
 
 #include <filesystem>
