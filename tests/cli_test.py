@@ -246,7 +246,7 @@ class Cli(unittest.TestCase):
 
             partition("-o", ".", "--force", says="is read in this run", code=1)
             self.assertEqual((at / "graph.txt").read_bytes(), graph)
-            partition("-o", "graph.txt", says="is a file, and the output is a folder", code=1)
+            partition("-o", "graph.txt", says="is a file, but the output is a folder", code=1)
             partition("-o", "graph.txt/out", says="is not a folder", code=1)
             partition("-o", "", says="its name is empty", code=1)
             files = "dp_conf.json, graph.dot, graph.txt, hybrid_conf.json, mp_conf.json"

@@ -170,7 +170,7 @@ class Convert(unittest.TestCase):
         out = path("tied_shards.safetensors")
         done = run("convert", folder, out)
         self.assertEqual(done.returncode, 1)
-        self.assertIn('"emb.weight" and "head.weight" are equal to the bit', done.stderr)
+        self.assertIn('"emb.weight" and "head.weight" are bitwise identical', done.stderr)
         self.assertIn("--equal tied", done.stderr)
         ok("convert", folder, out, "--equal", "tied")
         safetensors.torch.load_model(Model(), out, strict=True)

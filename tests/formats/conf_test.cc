@@ -25,6 +25,8 @@ static std::string ErrorOf(const std::string& text, int modules = -1, int launch
   return "";
 }
 
+static std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 TEST(Conf, ReadsEveryPublishedOneAndRefusesTheBrokenOne) {
   int read = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(kPublished)) {
@@ -132,10 +134,10 @@ TEST(Conf, RefusesWhatDoesNotFitTheModelOrTheJob) {
   std::vector<std::pair<int, int>> chain = {{0, 1}, {1, 2}};
   EXPECT_EQ(ErrorOf(text, 5).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
   EXPECT_EQ(ErrorOf(text, 1).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
-  EXPECT_EQ(ErrorOf(text, 3, 3).substr(0, 50),
-            "conf.json:2:22: the conf needs 2 ranks, but 3 were launched\n");
-  EXPECT_EQ(ErrorOf(text, 3, 1).substr(0, 49),
-            "conf.json:2:22: the conf needs 2 ranks, but 1 was launched\n");
+  EXPECT_EQ(FirstLine(ErrorOf(text, 3, 3)),
+            "conf.json:2:22: the conf needs 2 ranks, but 3 were launched");
+  EXPECT_EQ(FirstLine(ErrorOf(text, 3, 1)),
+            "conf.json:2:22: the conf needs 2 ranks, but 1 was launched");
   EXPECT_EQ(ErrorOf(text, 3, 2, chain),
             "conf.json:1:32: module 1 (stage 1) feeds module 2 (stage 0): values would leave a "
             "stage and come back to it (it is not convex)\n"

@@ -35,8 +35,8 @@ TEST(OutputFolder, WhatItWroteItWritesAgain) {
   WriteFile(at + "/mine.py", "mine");
   // b.py is no longer part of it, and nobody edited it. c.py stays.
   EXPECT_EQ(Write(at, {{"a.py", "4"}}, {}, false),
-            (std::vector<std::string>{at + "/c.py was written before and is not part of this "
-                                           "output: it stays, since it was edited"}));
+            (std::vector<std::string>{at + "/c.py was written before, but is not part of this "
+                                      "output. It is kept because it was edited"}));
   EXPECT_EQ(ReadFile(at + "/a.py"), "4");
   EXPECT_FALSE(std::filesystem::exists(at + "/b.py"));
   EXPECT_EQ(ReadFile(at + "/c.py"), "edited");
