@@ -471,14 +471,14 @@ class Refused(Edits):
         for name, call in (("dropout.pkg", "torch.dropout({}, 0.5, self.training)"),
                            ("rand.pkg", "torch.mul({}, torch.rand([32]))")):
             self.refuse(name, r"return (\w+)$", "return " + call.format(r"\1"),
-                        "other random numbers on each rank", r"ops\.pipewright\.")
+                        "different random numbers on each rank", r"ops\.pipewright\.")
 
     def test_dropout_between_the_layers_of_an_rnn(self):
         weights = ", ".join(["torch.ones([128, 32])"] * 4)
         call = ("torch.lstm({0}, [torch.zeros([2, 2, 32]), torch.zeros([2, 2, 32])], "
                 f"[{weights}], False, 2, 0.5, self.training, False, True)[0]")
         self.refuse("lstm.pkg", r"return (\w+)$", "return " + call.format(r"\1"),
-                    "other random numbers on each rank", "for one layer at a time",
+                    "different random numbers on each rank", "for one layer at a time",
                     r"ops\.pipewright\.dropout")
 
     def test_random_numbers_that_are_repeated(self):
