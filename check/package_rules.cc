@@ -8,10 +8,10 @@
 #include "formats/package/edited_lines.h"
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"
-#include "runtime/module/check_code.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/module/stored_weights.h"
+#include "runtime/trial/check_code.h"
 #include "runtime/weights.h"
 
 namespace pipewright {

@@ -11,9 +11,9 @@
 #include "formats/weights/safetensors.h"
 #include "runtime/data/data.h"
 #include "runtime/module/module_code.h"
-#include "runtime/module/shapes.h"
 #include "runtime/module/table_uses.h"
 #include "runtime/optimizer/loss.h"
+#include "runtime/trial/shapes.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

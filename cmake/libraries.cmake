@@ -43,7 +43,7 @@ pipewright_library(plan/schedules BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/lowering BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/search BATCH 6 USES base plan plan/schedules plan/simulate)
 pipewright_library(formats BATCH 8 USES base base/files plan plan/schedules)
-pipewright_library(formats/torch BATCH 8 USES base LINKS ZLIB::ZLIB)
+pipewright_library(formats/torch BATCH 8 USES base base/files LINKS ZLIB::ZLIB)
 pipewright_library(formats/weights BATCH 8 USES base base/files formats formats/torch)
 pipewright_library(formats/package BATCH 8 USES base base/files formats formats/weights)
 pipewright_library(formats/profile BATCH 8 USES base formats plan plan/simulate)
@@ -93,18 +93,15 @@ pipewright_library(tensors TORCH BATCH 4 USES base base/files formats/weights pl
 pipewright_library(passes/graph TORCH BATCH 7 USES base ops)
 pipewright_library(passes/split TORCH BATCH 7 USES base base/files ops passes/graph)
 pipewright_library(passes TORCH BATCH 7 USES base base/files ops passes/graph passes/split)
-pipewright_library(compiler/archive TORCH USES base base/files formats/torch)
-pipewright_library(compiler/import/export TORCH BATCH 5 USES base compiler/archive passes/graph)
+pipewright_library(compiler/import/export TORCH BATCH 5 USES base formats/torch passes/graph)
 pipewright_library(compiler/import/script TORCH BATCH 5
-                   USES base base/files compiler/archive formats/torch ops passes passes/graph
-                        passes/split)
+                   USES base base/files formats/torch ops passes passes/graph passes/split)
 pipewright_library(compiler/import TORCH BATCH 7
-                   USES base base/files compiler/archive compiler/import/export
-                        compiler/import/script formats formats/torch formats/weights ops
-                        passes/graph)
+                   USES base base/files compiler/import/export compiler/import/script formats
+                        formats/torch formats/weights ops passes/graph)
 pipewright_library(compiler/emit TORCH BATCH 7
-                   USES base base/files compiler/archive formats formats/package formats/weights
-                        ops passes/graph passes/split)
+                   USES base base/files formats formats/package formats/torch formats/weights ops
+                        passes/graph passes/split)
 pipewright_library(compiler TORCH BATCH 7
                    USES base compiler/emit compiler/import compiler/import/script formats ops
                         passes passes/graph)
@@ -112,26 +109,28 @@ pipewright_library(compiler TORCH BATCH 7
 pipewright_library(runtime/module TORCH BATCH 3
                    USES base base/files formats formats/package formats/weights ops passes/graph
                         passes/split runtime/exec tensors)
+pipewright_library(runtime/trial TORCH BATCH 3
+                   USES base formats formats/package formats/weights runtime/module tensors)
 pipewright_library(runtime/recorded TORCH BATCH 3
-                   USES base base/process formats ops runtime/exec runtime/module)
+                   USES base base/process formats ops runtime/exec runtime/module runtime/trial)
 pipewright_library(runtime/optimizer TORCH BATCH 3
-                   USES base formats runtime/exec runtime/module tensors)
+                   USES base formats runtime/exec runtime/module runtime/trial tensors)
 pipewright_library(runtime/cpu TORCH BATCH 3 USES base formats runtime/exec)
 pipewright_library(runtime/data TORCH BATCH 3
                    USES base formats formats/data formats/weights plan/run runtime/exec
-                        runtime/module tensors)
+                        runtime/trial tensors)
 pipewright_library(runtime/stage TORCH BATCH 3
                    USES base base/files formats formats/weights ops plan plan/placement plan/run
                         runtime/data runtime/disk runtime/exec runtime/module runtime/optimizer
-                        runtime/recorded tensors)
+                        runtime/recorded runtime/trial tensors)
 pipewright_library(runtime TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights ops
                         plan plan/run runtime/cpu runtime/data runtime/exec runtime/module
-                        runtime/optimizer runtime/recorded runtime/stage tensors)
+                        runtime/optimizer runtime/recorded runtime/stage runtime/trial tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base base/process formats formats/profile formats/weights ops runtime/cpu
                         runtime/exec runtime/module runtime/recorded runtime/stage
-                        runtime/transport tensors)
+                        runtime/transport runtime/trial tensors)
 pipewright_library(compiler/measured TORCH
                    USES base compiler formats/weights plan/partition plan/partition/io
                         runtime/measure)
@@ -150,11 +149,12 @@ pipewright_library(check TORCH BATCH 6
                    USES base base/files base/process formats formats/package formats/profile
                         formats/weights plan plan/placement plan/run plan/simulate report runtime
                         runtime/checkpoint runtime/commands runtime/data runtime/exec
-                        runtime/module runtime/optimizer runtime/transport runtime/watch tensors)
+                        runtime/module runtime/optimizer runtime/transport runtime/trial
+                        runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)
   # Kept out of batches: only programs that use EmptyWeights should get its operator fallback.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  target_compile_definitions(pipewright_runtime_module PRIVATE PIPEWRIGHT_TORCH)  # check_code.h
+  target_compile_definitions(pipewright_runtime_trial PRIVATE PIPEWRIGHT_TORCH)  # check_code.h
 endif()
 
 # Adds a group of libraries for others to link: everything without torch and MPI, transports and

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/output_path.h"
+#include "base/files/overwrite.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/size.h"
@@ -233,11 +234,11 @@ std::string ReportPage(const PageInput& input) {
 
 void CheckPageOutput(const std::string& path, const std::vector<std::string>& read, bool replace) {
   CheckWritable(path, read);
-  if (replace || IsStream(path) || !std::filesystem::exists(path)) return;
-  const std::string there = ReadFile(path);
-  if (!there.empty() && there.substr(0, 200).find(kMark) == std::string::npos)
-    throw Error(path, "already exists, and is not a page of an earlier report",
-                "name another file, or replace it with --force");
+  if (!replace)
+    CheckOverwrite(path, "already exists, and is not a page of an earlier report",
+                   [](const std::string& text) {
+                     return text.substr(0, 200).find(kMark) != std::string::npos;
+                   });
 }
 
 std::string WritePage(const std::string& path, const PageInput& input) {

@@ -18,14 +18,14 @@
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
 #include "runtime/exec/same_files.h"
-#include "runtime/module/lost_gradients.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
-#include "runtime/module/traced_sizes.h"
 #include "runtime/not_finite.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/resume.h"
 #include "runtime/session_losses.h"
+#include "runtime/trial/lost_gradients.h"
+#include "runtime/trial/traced_sizes.h"
 #include "runtime/weights.h"
 
 namespace pipewright {

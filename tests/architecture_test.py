@@ -75,7 +75,7 @@ HOST_ONLY = {
     "runtime/data/data.cc": "samples, as the source has them",
     "runtime/measure/*.cc": "who measures the CPU",
     "runtime/module/messages.cc": "messages between ranks, and where tensors begin",
-    "runtime/module/trial.cc": "a sample that code is tried on",
+    "runtime/trial/trial.cc": "a sample that code is tried on",
     "runtime/recorded/*.cc": "lists of operations, which the CPU alone has",
     "runtime/stage/gradient_sums.cc": "flags, which lie on the host",
     "runtime/stage/offload.cc": "weights on disk, which devices do not have yet",

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "base/files/overwrite.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
 
@@ -99,14 +100,12 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
       throw Error(path, "already exists, and is not a plain file", "name another folder");
     CheckWritable(path, read);
     if (force || ours) return;
-    if (IsPlainFile(path)) {
-      const std::string now = ReadFile(path);
-      if (now.empty() || now == text || known[name].count(HexHash(now))) return;
-    }
-    throw Error(path,
-                known[name].empty() ? "already exists, and was not written here before"
-                                    : "was edited since it was written",
-                "name another folder, or replace it with --force");
+    CheckOverwrite(path,
+                   known[name].empty() ? "already exists, and was not written here before"
+                                       : "was edited since it was written",
+                   [&, &hashes = known[name]](const std::string& now) {
+                     return IsPlainFile(path) && (now == text || hashes.count(HexHash(now)));
+                   });
   };
   for (const auto& [name, text] : files) check(name, text, false);
   check(record, "", !ReadRecord(folder + "/" + record).empty());

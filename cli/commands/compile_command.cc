@@ -10,11 +10,11 @@
 #include "base/process/messages.h"
 #include "base/text.h"
 #include "cli/numbers.h"
-#include "compiler/archive/archive.h"
 #include "compiler/compile.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/import.h"
 #include "compiler/measured/profile_split.h"
+#include "formats/torch/archive.h"
 #include "ops/op_library.h"
 
 namespace pipewright {

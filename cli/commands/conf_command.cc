@@ -21,7 +21,7 @@
 #include "formats/profile/profile.h"
 #include "plan/placement/package.h"
 #include "plan/schedules/schedule.h"
-#include "runtime/module/check_code.h"
+#include "runtime/trial/check_code.h"
 
 namespace pipewright {
 

@@ -27,7 +27,7 @@
 #include "plan/simulate/costs.h"
 #include "plan/simulate/measure.h"
 #include "plan/stage_graph.h"
-#include "runtime/module/check_code.h"
+#include "runtime/trial/check_code.h"
 
 namespace pipewright {
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/output_path.h"
+#include "base/files/overwrite.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "cli/numbers.h"
@@ -67,16 +68,13 @@ void CheckOwn(const Outputs& outputs) {
     }
   } catch (const Error&) {
   }
-  for (const std::string& path : {outputs.text, outputs.json}) {
-    if (path.empty() || IsStream(path) || !fs::exists(fs::symlink_status(path, none))) continue;
-    const std::string there = ReadFile(path);
-    if (there.empty()) continue;  // nothing to lose
-    if (!before.empty() &&
-        (path == outputs.json || there == TextOf(ParseProfile(before, outputs.json))))
-      continue;
-    throw Error(path, "already exists, and is not what an earlier profile wrote",
-                "name another file, or replace it with --force");
-  }
+  const auto ours = [&](const std::string& text) {
+    return !before.empty() &&
+           (text == before || text == TextOf(ParseProfile(before, outputs.json)));
+  };
+  for (const std::string& path : {outputs.text, outputs.json})
+    if (!path.empty())
+      CheckOverwrite(path, "already exists, and is not what an earlier profile wrote", ours);
 }
 
 // Checks the outputs before anything is measured.

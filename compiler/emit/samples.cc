@@ -3,7 +3,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "base/dtype.h"
-#include "compiler/archive/archive.h"
+#include "formats/torch/archive.h"
 #include "formats/weights/safetensors.h"
 
 namespace pipewright {

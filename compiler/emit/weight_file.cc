@@ -36,7 +36,7 @@ void Hand(const Weight& weight, char* bytes, uint64_t count, const ByteSink& sin
 }  // namespace
 
 WeightReader::WeightReader(const Model& model) {
-  for (const std::string& file : model.files) files_.push_back(std::make_unique<FileReader>(file));
+  for (const std::string& file : model.files) files_.push_back(std::make_unique<MappedFile>(file));
 }
 
 void WeightReader::Read(const Weight& weight, const ByteSink& sink) const {
@@ -47,7 +47,7 @@ void WeightReader::Read(const Weight& weight, const ByteSink& sink) const {
     at::Tensor dense = weight.data.detach().contiguous();
     return Hand(weight, static_cast<char*>(dense.data_ptr()), count, sink);
   }
-  const FileReader& file = *files_.at(static_cast<size_t>(weight.file));
+  const MappedFile& file = *files_.at(static_cast<size_t>(weight.file));
   if (IsContiguous(weight)) {
     uint64_t at = weight.file_offset + static_cast<uint64_t>(weight.storage_offset) * size;
     std::string buffer(std::min(kPiece / size, count) * size, '\0');

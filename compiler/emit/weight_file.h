@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/archive/archive.h"
+#include "base/files/mapped_file.h"
 #include "formats/weights/safetensors.h"
 #include "passes/split/bodies.h"
 
@@ -19,7 +19,7 @@ class WeightReader {
   void Read(const Weight& weight, const ByteSink& sink) const;
 
  private:
-  std::vector<std::unique_ptr<FileReader>> files_;
+  std::vector<std::unique_ptr<MappedFile>> files_;
 };
 
 // Writes one safetensors file with the weights that the module holds. Throws Error.

@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "base/files/mapped_file.h"
-#include "compiler/archive/archive.h"
 #include "compiler/import/export/export_archive.h"
 #include "compiler/import/script/script_model.h"
 #include "formats/call_text.h"
+#include "formats/torch/archive.h"
 #include "formats/torch/torch_file.h"
 #include "formats/torch/zip.h"
 #include "ops/transformers_ops.h"

@@ -10,8 +10,8 @@
 #include <regex>
 
 #include "base/error.h"
+#include "base/files/mapped_file.h"
 #include "base/text.h"
-#include "compiler/archive/archive.h"
 
 namespace pipewright {
 
@@ -102,7 +102,7 @@ bool HoldsLimit(const Model& model, const Weight& weight) {
   at::Tensor number = weight.data;
   if (!number.defined()) {
     number = at::empty({}, weight.dtype);
-    FileReader(model.files.at(static_cast<size_t>(weight.file)))
+    MappedFile(model.files.at(static_cast<size_t>(weight.file)))
         .Read(weight.file_offset + static_cast<uint64_t>(weight.storage_offset) *
                                        c10::elementSize(weight.dtype),
               static_cast<char*>(number.data_ptr()), number.nbytes());

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kEnd = "PK\5\6", kEnd64 = "PK\6\6", kLocator = "PK\6\7",
                            kCentral = "PK\1\2", kLocal = "PK\3\4";
 
-struct Archive {
+struct ZipFile {
   std::string_view file;
   const std::string& path;
 
@@ -39,7 +39,7 @@ struct Directory {
   uint64_t offset = 0, size = 0, entries = 0;
 };
 
-Directory FindDirectory(const Archive& zip) {
+Directory FindDirectory(const ZipFile& zip) {
   // Only a comment of at most 65,535 bytes can follow the end record.
   if (zip.file.size() < 22) zip.Fail("too short");
   size_t lowest = zip.file.size() - std::min<size_t>(zip.file.size(), 22 + 65535);
@@ -55,7 +55,7 @@ Directory FindDirectory(const Archive& zip) {
 }
 
 // Reads the sizes and offset that do not fit 32 bits from an extra field, which has them in order.
-void ReadZip64(const Archive& zip, uint64_t at, uint64_t size, uint64_t (&fields)[3]) {
+void ReadZip64(const ZipFile& zip, uint64_t at, uint64_t size, uint64_t (&fields)[3]) {
   uint64_t end = at + size;
   while (at + 4 <= end) {
     uint64_t id = zip.Number(at, 2), length = zip.Number(at + 2, 2);
@@ -77,7 +77,7 @@ bool IsZip(std::string_view file) { return file.substr(0, 4) == kLocal; }
 
 std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path,
                               bool compressed_allowed) {
-  Archive zip{file, path};
+  ZipFile zip{file, path};
   Directory directory = FindDirectory(zip);
   zip.Bytes(directory.offset, directory.size);
   std::vector<ZipEntry> entries;

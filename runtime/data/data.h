@@ -13,7 +13,7 @@
 #include "formats/job.h"
 #include "formats/manifest.h"
 #include "formats/weights/run_checkpoint.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

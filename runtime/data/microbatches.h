@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/exec/same_files.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/messages.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "formats/job.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

@@ -12,7 +12,7 @@
 
 #include "ops/generators.h"
 #include "ops/transformers_ops.h"
-#include "runtime/module/traced_sizes.h"
+#include "runtime/trial/traced_sizes.h"
 
 namespace pipewright {
 

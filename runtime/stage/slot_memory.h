@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/module/messages.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

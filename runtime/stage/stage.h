@@ -15,8 +15,8 @@
 #include "runtime/data/microbatches.h"
 #include "runtime/exec/executor.h"
 #include "runtime/module/module.h"
-#include "runtime/module/shapes.h"
 #include "runtime/optimizer/update.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "base/files/mapped_file.h"
 #include "base/files/read_file.h"
-#include "compiler/archive/archive.h"
 #include "compiler/import/adapt_weights.h"
 #include "compiler/import/export/buffer_writes.h"
 #include "compiler/import/export/export_archive.h"
@@ -14,6 +14,7 @@
 #include "compiler/import/export/source_lines.h"
 #include "compiler/import/traced_dtypes.h"
 #include "compiler/import/weight_layouts.h"
+#include "formats/torch/archive.h"
 #include "formats/weights/safetensors.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
@@ -227,7 +228,7 @@ TEST(TakeWeights, ByNameWithAPrefixAndCast) {
   EXPECT_FALSE(model.weights[0].absent || model.weights[1].absent);
   EXPECT_EQ(model.weights[1].stored, at::kHalf);
   std::string bytes(8, '\0');
-  FileReader(model.files.at(static_cast<size_t>(model.weights[0].file)))
+  MappedFile(model.files.at(static_cast<size_t>(model.weights[0].file)))
       .Read(model.weights[0].file_offset, bytes.data(), 8);
   EXPECT_EQ(bytes, a);
   RefuseAbsentWeights(model);

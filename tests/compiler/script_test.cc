@@ -4,10 +4,10 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/export.h>
 
-#include "compiler/archive/archive.h"
 #include "compiler/import/script/script_archive.h"
 #include "compiler/import/script/script_model.h"
 #include "compiler/import/script/script_source.h"
+#include "formats/torch/archive.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
 #include "tests/temp_folder.h"

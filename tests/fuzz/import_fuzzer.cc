@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "compiler/archive/archive.h"
 #include "compiler/import/import.h"
+#include "formats/torch/archive.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

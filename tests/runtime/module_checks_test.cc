@@ -8,14 +8,14 @@
 #include <thread>
 
 #include "formats/weights/checkpoint.h"
-#include "runtime/module/check_code.h"
-#include "runtime/module/lost_gradients.h"
-#include "runtime/module/quiet_prints.h"
 #include "runtime/module/stored_weights.h"
 #include "runtime/module/table_uses.h"
-#include "runtime/module/traced_sizes.h"
-#include "runtime/module/trial.h"
 #include "runtime/module/written_parameters.h"
+#include "runtime/trial/check_code.h"
+#include "runtime/trial/lost_gradients.h"
+#include "runtime/trial/quiet_prints.h"
+#include "runtime/trial/traced_sizes.h"
+#include "runtime/trial/trial.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/local_package.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {

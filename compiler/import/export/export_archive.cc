@@ -7,10 +7,10 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/symbol.h"
-#include "compiler/archive/archive.h"
 #include "compiler/import/export/buffer_writes.h"
 #include "compiler/import/export/export_archive.h"
 #include "compiler/import/export/export_graph.h"
+#include "formats/torch/archive.h"
 
 namespace pipewright {
 namespace {

@@ -1,6 +1,6 @@
 // Imports a .pt2 archive of torch.export.save (schema major 8).
 #pragma once
-#include "compiler/archive/archive.h"
+#include "formats/torch/archive.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {

@@ -1,5 +1,6 @@
 #include "compiler/import/script/script_archive.h"
 
+#include <caffe2/serialize/versions.h>
 #include <torch/csrc/jit/operator_upgraders/upgraders_entry.h>
 #include <torch/csrc/jit/serialization/import_source.h>
 #include <torch/csrc/jit/serialization/unpickler.h>
@@ -119,6 +120,12 @@ class Opener {
 ScriptArchive OpenScript(const Archive& archive) {
   if (!archive.Has("constants.pkl"))
     throw Error(archive.path(), "was written by a PyTorch before 1.4", kCure);
+  constexpr uint64_t kNewest = caffe2::serialize::kMaxSupportedFileFormatVersion;
+  if (const uint64_t version = archive.Version(); version > kNewest)
+    throw Error(archive.path(),
+                "has format version " + std::to_string(version) + "; this LibTorch reads up to " +
+                    std::to_string(kNewest),
+                "save the model with the PyTorch of this LibTorch's version");
   return Opener(archive).Open();
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/files/mapped_file.h"
-#include "compiler/archive/archive.h"
+#include "formats/torch/archive.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/archive/archive.h"
+#include "formats/torch/archive.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {

@@ -6,14 +6,14 @@
 #include "base/export_dtype.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/torch/zip.h"
+#include "formats/torch/archive.h"
 #include "plan/placement/tree/read_tree.h"
 
 namespace pipewright {
 
 namespace {
 
-constexpr const char* kModel = "/models/model.json";
+constexpr const char* kModel = "models/model.json";
 
 // Returns the node of a module in the tree's JSON, and creates it if it is missing.
 Json& NodeOf(Json& root, const std::string& name) {
@@ -38,16 +38,14 @@ void ReadClasses(const std::string& stack, std::map<std::string, std::string>& c
 }
 
 Json ReadTree(std::string_view file, const std::string& path) {
-  const std::vector<ZipEntry> entries = ReadZip(file, path);
-  auto read = [&](const std::string& end) {
-    for (const ZipEntry& entry : entries)
-      if (entry.name.ends_with(end))
-        return ParseJson(file.substr(entry.offset, entry.size), path + ": " + entry.name);
-    throw Error(path, "has no record " + end.substr(1), "export it again");
+  const Archive archive(file, path);
+  auto read = [&](const std::string& record) {
+    if (!archive.Has(record)) throw Error(path, "has no record " + record, "export it again");
+    return ParseJson(archive.Read(record), path + ": " + record);
   };
   const Json model = read(kModel);
-  const Json tables[] = {read("/data/weights/model_weights_config.json"),
-                         read("/data/constants/model_constants_config.json")};
+  const Json tables[] = {read("data/weights/model_weights_config.json"),
+                         read("data/constants/model_constants_config.json")};
   const Json& module = model.at("graph_module");
   Json root = Json::object();
   // Keeps the order of the model's modules.
@@ -102,8 +100,7 @@ Json ReadTree(std::string_view file, const std::string& path) {
 bool IsExport(std::string_view file) {
   if (!IsZip(file)) return false;
   try {
-    for (const ZipEntry& entry : ReadZip(file, ""))
-      if (entry.name.ends_with(kModel)) return true;
+    return Archive(file, "").Has(kModel);
   } catch (const Error&) {
   }
   return false;

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "formats/torch/archive.h"
 #include "formats/torch/pickle.h"
 #include "formats/torch/torch_file.h"
-#include "formats/torch/zip.h"
 
 namespace pipewright {
 
@@ -21,15 +21,6 @@ namespace {
 using Kind = PickleNode::Kind;
 
 constexpr size_t kMostModules = 1 << 20, kMostLevels = 400;
-
-const ZipEntry* Find(const std::vector<ZipEntry>& entries, const std::string& name) {
-  for (const ZipEntry& entry : entries) {
-    const size_t slash = entry.name.find('/');
-    if (slash != std::string::npos && entry.name.compare(slash + 1, std::string::npos, name) == 0)
-      return &entry;
-  }
-  return nullptr;
-}
 
 // Returns the names between the quotes of a line `  __parameters__ = ["weight", "bias", ]`.
 std::set<std::string> NamesIn(std::string_view line) {
@@ -46,12 +37,12 @@ struct ScriptClass {
 class ScriptTreeReader {
  public:
   ScriptTreeReader(std::string_view file, const std::string& path)
-      : file_(file), path_(path), entries_(ReadZip(file, path, true)) {}
+      : path_(path), archive_(file, path) {}
 
   Json Read() {
-    const ZipEntry* data = Find(entries_, "data.pkl");
-    if (!data) throw Error(path_, "has no record data.pkl", "save it again with torch.jit.save");
-    pickle_ = ParsePickle(ReadEntry(file_, *data, path_), path_ + ": " + data->name,
+    if (!archive_.Has("data.pkl"))
+      throw Error(path_, "has no record data.pkl", "save it again with torch.jit.save");
+    pickle_ = ParsePickle(archive_.Read("data.pkl"), path_ + ": data.pkl",
                           [](const std::string&) { return true; });
     Json root = Json::object();
     struct Visit {
@@ -153,9 +144,9 @@ class ScriptTreeReader {
     auto [found, fresh] = classes_.try_emplace(module + " " + name);
     if (!fresh) return found->second;
     std::string file = "code/" + Join(Split(module, '.'), "/") + ".py";
-    const ZipEntry* entry = Find(entries_, file);
-    if (!entry) throw Error(path_, "has no record " + file, "save it again with torch.jit.save");
-    const std::string code = ReadEntry(file_, *entry, path_);
+    if (!archive_.Has(file))
+      throw Error(path_, "has no record " + file, "save it again with torch.jit.save");
+    const std::string code = archive_.Read(file);
     const std::string header = "class " + name + "(";
     size_t at = code.rfind(header, 0) == 0 ? 0 : code.find("\n" + header);
     if (at == std::string_view::npos)
@@ -171,9 +162,8 @@ class ScriptTreeReader {
     return found->second;
   }
 
-  std::string_view file_;
   const std::string& path_;
-  std::vector<ZipEntry> entries_;
+  const Archive archive_;
   Pickle pickle_;
   std::map<std::string, ScriptClass> classes_;
   std::map<std::string, std::string> views_;  // storage, offset, sizes, strides -> first name
@@ -184,8 +174,8 @@ class ScriptTreeReader {
 bool IsScript(std::string_view file) {
   if (!IsZip(file)) return false;
   try {
-    const std::vector<ZipEntry> entries = ReadZip(file, "", true);
-    return Find(entries, "constants.pkl") && Find(entries, "data.pkl");
+    const Archive archive(file, "");
+    return archive.Has("constants.pkl") && archive.Has("data.pkl");
   } catch (const Error&) {
     return false;
   }

@@ -1,4 +1,4 @@
-#include "runtime/module/lost_gradients.h"
+#include "runtime/trial/lost_gradients.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -13,9 +13,9 @@
 #include "base/text.h"
 #include "formats/package/package_files.h"
 #include "runtime/module/module_code.h"
-#include "runtime/module/quiet_prints.h"
-#include "runtime/module/shapes.h"
-#include "runtime/module/trial.h"
+#include "runtime/trial/quiet_prints.h"
+#include "runtime/trial/shapes.h"
+#include "runtime/trial/trial.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 

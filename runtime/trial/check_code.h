@@ -10,7 +10,7 @@ namespace pipewright {
 // Throws Error, with the same text as a run, if a module with edited code does not compile, or if
 // it, or a module that takes other sizes from it, does not run on zeros in the sizes of the example
 // that the model was exported with. Returns warnings, see ChangedOutputs in
-// runtime/module/shapes.h. A build without torch cannot check this.
+// runtime/trial/shapes.h. A build without torch cannot check this.
 #ifdef PIPEWRIGHT_TORCH
 std::vector<std::string> CheckCode(const std::string& package, const Manifest& manifest);
 #else

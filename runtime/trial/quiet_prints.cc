@@ -1,4 +1,4 @@
-#include "runtime/module/quiet_prints.h"
+#include "runtime/trial/quiet_prints.h"
 
 #include <torch/csrc/jit/runtime/print_handler.h>
 

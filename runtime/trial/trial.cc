@@ -1,4 +1,4 @@
-#include "runtime/module/trial.h"
+#include "runtime/trial/trial.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,8 +10,8 @@
 #include "formats/weights/safetensors.h"
 #include "runtime/module/messages.h"
 #include "runtime/module/module_code.h"
-#include "runtime/module/quiet_prints.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/quiet_prints.h"
+#include "runtime/trial/shapes.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -1,4 +1,4 @@
-#include "runtime/module/traced_sizes.h"
+#include "runtime/trial/traced_sizes.h"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/runtime/interpreter.h>

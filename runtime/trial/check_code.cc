@@ -1,4 +1,4 @@
-#include "runtime/module/check_code.h"
+#include "runtime/trial/check_code.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "formats/package/package_files.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/module_code.h"
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/manifest.h"
-#include "runtime/module/trial.h"
+#include "runtime/trial/trial.h"
 
 namespace pipewright {
 

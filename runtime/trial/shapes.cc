@@ -1,4 +1,4 @@
-#include "runtime/module/shapes.h"
+#include "runtime/trial/shapes.h"
 
 #include <ATen/ATen.h>
 
@@ -12,7 +12,7 @@
 #include "formats/call_text.h"
 #include "formats/package/package_files.h"
 #include "runtime/module/module_code.h"
-#include "runtime/module/trial.h"
+#include "runtime/trial/trial.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -1,0 +1,15 @@
+// The rule for output files that already exist: a command replaces what it wrote itself and nobody
+// edited since, and anything else only with --force.
+#pragma once
+#include <functional>
+#include <string>
+
+namespace pipewright {
+
+// Throws Error if `path` exists and may hold someone's work: it is not empty, and `ours` does not
+// recognize its text as this command's. `what` says so: "already exists, and is not ...". Streams
+// (output_path.h) pass. Callers omit this check under --force.
+void CheckOverwrite(const std::string& path, const std::string& what,
+                    const std::function<bool(const std::string& text)>& ours);
+
+}  // namespace pipewright
