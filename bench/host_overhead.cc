@@ -15,7 +15,7 @@
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "compiler/trace.h"
-#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/memory_settings.h"
 #include "runtime/session.h"
 #include "runtime/transport/thread_transport.h"
 

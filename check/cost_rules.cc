@@ -1,3 +1,4 @@
+// Rules of `check` about predicted time and memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// Rules of `check` about this machine: cores, limits, MPI.
 #include <sched.h>
 #include <unistd.h>
 

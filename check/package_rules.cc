@@ -1,3 +1,4 @@
+// Rules of `check` about a package: its files, edited code, conf.
 #include <algorithm>
 #include <optional>
 

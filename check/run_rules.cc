@@ -1,3 +1,4 @@
+// Rules of `check` about a run as a whole: job, data, plan, outputs.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -17,9 +18,9 @@
 #include "plan/run/run_plan.h"
 #include "report/page.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/last_weights.h"
+#include "runtime/checkpoint/final_weights.h"
+#include "runtime/commands/eval.h"
 #include "runtime/commands/infer.h"
-#include "runtime/commands/train.h"
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/session.h"

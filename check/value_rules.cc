@@ -1,3 +1,4 @@
+// Rules of `check` about values: token ids, class numbers, sizes of samples.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Words the messages for invalid command lines.
+// Writes the messages for invalid command lines.
 #pragma once
 #include <string>
 #include <vector>

@@ -143,8 +143,8 @@ pipewright_library(runtime/reports TORCH BATCH 5
 pipewright_library(runtime/commands TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights plan
                         plan/run plan/schedules plan/simulate runtime runtime/checkpoint
-                        runtime/cpu runtime/exec runtime/measure runtime/module runtime/recorded
-                        runtime/reports runtime/watch tensors)
+                        runtime/cpu runtime/data runtime/exec runtime/measure runtime/module
+                        runtime/recorded runtime/reports runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
                    USES base base/files base/process formats formats/package formats/profile
                         formats/weights plan plan/placement plan/run plan/simulate report runtime

@@ -15,11 +15,11 @@
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
-#include "passes/split/hand_on.h"
 #include "passes/split/identities.h"
 #include "passes/split/isolate_writes.h"
 #include "passes/split/layouts.h"
 #include "passes/split/localize.h"
+#include "passes/split/pass_through.h"
 #include "passes/split/show_writes.h"
 
 namespace pipewright {
@@ -87,7 +87,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
       {"check_layouts", [&] { CheckLayouts(model, assignment); }},
       // After the last pass that changes which values a module uses.
-      {"hand_on", [&] { HandOn(model, assignment); }},
+      {"pass_through", [&] { PassThrough(model, assignment); }},
       // Last, because LibTorch reads the code of each module.
       {"show_writes", [&] { ShowWrites(model, assignment); }},
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -139,6 +140,15 @@ std::optional<BadLoss> FindBadLoss(const Session& session, int64_t minibatch) {
       if (const double value = terms[k][m].loss; !std::isfinite(value))
         return BadLoss{minibatch, static_cast<int>(m), static_cast<int>(k), value};
   return std::nullopt;
+}
+
+bool MustStop(const Session& session) {
+  if (!session.job.stop_on_nan) return false;
+  const StepOutcome& outcome = session.outcome;
+  // With such a small loss scale, lowering it further cannot prevent the overflow.
+  const bool scaled_away =
+      outcome.skipped && session.loss_scale < std::numeric_limits<float>::min();
+  return outcome.bad_loss || (outcome.not_finite && !outcome.skipped) || scaled_away;
 }
 
 void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,

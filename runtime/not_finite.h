@@ -19,6 +19,10 @@ struct BadLoss {
 // Returns the first in the terms of the minibatch that has just run.
 std::optional<BadLoss> FindBadLoss(const Session& session, int64_t minibatch);
 
+// Returns true if the outcome of the step that has run must end the run. Uses only what the ranks
+// have agreed on.
+bool MustStop(const Session& session);
+
 // Throws, on every rank, an Error with the same text, which names the first of these that is not
 // finite: a sample, a weight, a value that a module computed (if the stages have watched the step
 // run again), a loss, a gradient. Call it in a step that no rank has committed. Collective.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <limits>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -14,7 +13,7 @@
 #include "formats/weights/checkpoint.h"
 #include "ops/op_library.h"
 #include "plan/plan_text.h"
-#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/memory_settings.h"
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
 #include "runtime/exec/same_files.h"
@@ -332,14 +331,6 @@ void Session::CheckTrained(int64_t step) {
                     "(\"freeze\", requires_grad), or take the loss from another output");
 }
 
-// Uses only what the ranks have agreed on.
-bool Session::MustStop() const {
-  if (!job.stop_on_nan) return false;
-  // With such a small loss scale, lowering it further cannot prevent the overflow.
-  const bool scaled_away = outcome.skipped && loss_scale < std::numeric_limits<float>::min();
-  return outcome.bad_loss || (outcome.not_finite && !outcome.skipped) || scaled_away;
-}
-
 // Runs an uncommitted step again, and checks all values.
 void Session::Watch(Microbatches& source, int64_t step) {
   stages->Watch();
@@ -370,7 +361,7 @@ void Session::Step(Microbatches& source, int64_t step) {
     }
     if (!options.training) return;
     outcome = stages->updater().Agree(transport, bad_loss.has_value());
-    finite = !MustStop();
+    finite = !MustStop(*this);
     if (!finite) return Watch(source, step);
     stages->updater().Commit(outcome);
     stages->MergeBuffers(transport);

@@ -62,10 +62,6 @@ class Session {
   void Save(const std::string& path);
   void SaveGradients(const std::string& path);
 
-  // Returns true on every rank if losses or gradients of the last step end the run, so that Step
-  // has thrown before it changed a weight.
-  bool MustStop() const;
-
   // Returns which modules are recomputed for their backward.
   const std::vector<bool>& recompute() const { return recompute_; }
 

@@ -17,6 +17,7 @@ PAGE = ROOT / "docs/internals/architecture.md"
 PARTS = {
     "cli/commands/*_command.cc": "a command each, which the main of a program adds",
     "cli/*_main.cc": "the programs",
+    "cli/run/*_command.cc": "commands.h: a command each",
     "compiler/emit/make_manifest.cc": "package.h: a part of the package",
     "compiler/import/export/export_*.cc": "export_graph.h: the parts of one converter",
     "compiler/import/merge_views.cc": "adapt_weights.h: weights that overlap",
@@ -28,12 +29,12 @@ PARTS = {
     "passes/split/split_spec.cc": "split.h: the policies as --split writes them",
     "plan/placement/balance.cc": "place.h: the policy balanced",
     "plan/placement/optimal.cc": "place.h: the policy optimal",
-    "plan/schedules/basic.cc": "kinds.h: GPipe and 1F1B",
-    "plan/schedules/dualpipe.cc": "kinds.h: DualPipe and DualPipeV",
-    "plan/schedules/interleaved.cc": "kinds.h: interleaved and breadth-first schedules",
-    "plan/schedules/v.cc": "kinds.h: V-Half and V-Min",
-    "plan/schedules/waves.cc": "kinds.h: Chimera and Hanayo",
-    "plan/schedules/zero_bubble.cc": "kinds.h: zero-bubble schedules",
+    "plan/schedules/basic.cc": "generators.h: GPipe and 1F1B",
+    "plan/schedules/dualpipe.cc": "generators.h: DualPipe and DualPipeV",
+    "plan/schedules/interleaved.cc": "generators.h: interleaved and breadth-first schedules",
+    "plan/schedules/v.cc": "generators.h: V-Half and V-Min",
+    "plan/schedules/waves.cc": "generators.h: Chimera and Hanayo",
+    "plan/schedules/zero_bubble.cc": "generators.h: zero-bubble schedules",
     "runtime/stage/recompute.cc": "stage_state.h: a part of the class",
     "runtime/stage/stage_backward.cc": "stage_state.h: a part of the class",
     "runtime/stage/versions.cc": "stage_state.h: a part of the class",
@@ -94,7 +95,7 @@ OVERLOADS = {
 UNTESTED = """
 base/weight_kind.h
 check/check.h
-cli/supervise_command.h
+cli/run/supervise_command.h
 compiler/compile.h
 compiler/measured/profile_split.h
 plan/partition/io/mode.h

@@ -1,4 +1,4 @@
-// Words errors about missing files.
+// Writes the errors about missing files.
 #pragma once
 #include <string>
 

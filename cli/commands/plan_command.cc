@@ -1,3 +1,4 @@
+// `pipewright plan`: makes or checks a plan.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>

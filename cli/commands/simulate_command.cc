@@ -1,3 +1,4 @@
+// `pipewright simulate`: predicts the time and memory of a plan.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// `pipewright version`.
 #include <CLI/CLI.hpp>
 #include <iostream>
 

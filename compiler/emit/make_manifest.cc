@@ -1,3 +1,4 @@
+// A part of package.h: makes the manifest of a package.
 #include <algorithm>
 #include <map>
 

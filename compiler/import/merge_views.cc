@@ -1,3 +1,4 @@
+// A part of adapt_weights.h: merges weights that overlap in storage.
 #include <algorithm>
 #include <map>
 

@@ -1,3 +1,4 @@
+// A part of open.h: samples from the columns of files.
 #include <algorithm>
 #include <map>
 

@@ -1,3 +1,4 @@
+// A part of open.h: samples from a file of tokens.
 #include <algorithm>
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// A part of safetensors.h: opens a file.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+// A part of safetensors.h: reads and checks the header.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>

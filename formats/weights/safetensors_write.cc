@@ -1,3 +1,4 @@
+// A part of safetensors.h: writes a file.
 #include <algorithm>
 #include <utility>
 

@@ -1,3 +1,4 @@
+// A part of cuts.h: finds cuts that even out cost or size.
 #include <algorithm>
 #include <cstdio>
 #include <map>

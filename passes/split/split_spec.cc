@@ -1,3 +1,4 @@
+// A part of split.h: parses the policies of --split.
 #include <cstdlib>
 #include <filesystem>
 

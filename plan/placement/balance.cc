@@ -1,3 +1,4 @@
+// A part of place.h: the policy "balanced".
 #include <algorithm>
 #include <limits>
 

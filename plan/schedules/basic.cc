@@ -2,7 +2,7 @@
 // Fan et al., 2007.01045).
 #include <algorithm>
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/schedules/list_schedule.h"
 
 namespace pipewright {

@@ -1,6 +1,6 @@
 // DualPipe (DeepSeek-V3, 2412.19437, section 3.2.1) and DualPipeV, its half with a V placement
 // (deepseek-ai/DualPipe; torch.distributed.pipelining, ScheduleDualPipeV).
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 
 namespace pipewright {
 

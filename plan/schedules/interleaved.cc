@@ -3,7 +3,7 @@
 // torch.distributed.pipelining (ScheduleInterleavedZeroBubble), after Qi et al., 2401.10241.
 #include <algorithm>
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/schedules/list_schedule.h"
 
 namespace pipewright {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/schedules/dispatch.h"
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/simulate/lower_bound.h"
 
 namespace pipewright {

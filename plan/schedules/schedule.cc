@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/actions.h"
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/schedules/table.h"
 
 namespace pipewright {

@@ -1,6 +1,6 @@
 #include "plan/schedules/table.h"
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 
 namespace pipewright {
 

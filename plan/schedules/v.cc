@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 
 namespace pipewright {
 

@@ -1,7 +1,7 @@
 // Chimera (Li and Hoefler, 2107.06925) and Hanayo (Liu et al., 2308.15762).
 #include <algorithm>
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/schedules/list_schedule.h"
 
 namespace pipewright {

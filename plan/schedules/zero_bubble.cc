@@ -1,7 +1,7 @@
 // ZB-H1 and ZB-H2 (Qi et al., 2401.10241, section 2) and ZB-V (Qi et al., 2405.15362, section 4).
 #include <algorithm>
 
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 #include "plan/schedules/list_schedule.h"
 
 namespace pipewright {

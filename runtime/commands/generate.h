@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/commands/run_options.h"
 #include "runtime/commands/sample.h"
-#include "runtime/commands/train.h"
 
 namespace pipewright {
 

@@ -1,7 +1,6 @@
 #include "runtime/commands/train.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,12 +17,12 @@
 #include "formats/package/package_files.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/last_weights.h"
+#include "runtime/checkpoint/final_weights.h"
 #include "runtime/commands/run_trace.h"
-#include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
+#include "runtime/not_finite.h"
 #include "runtime/output_locks.h"
 #include "runtime/reports/offload_report.h"
 #include "runtime/reports/progress.h"
@@ -35,24 +34,6 @@
 namespace pipewright {
 
 namespace {
-
-// Reading the job is a phase of its own: nothing else can start without it.
-void ReadJobPhase(const RunOptions& options, bool evaluates, Session& session) {
-  Phase(session.transport, "reading", [&] {
-    session.job = ReadJobOf(options);
-    CheckEnoughFiles(session.job, session.job.data);
-    if (session.job.validation.every > 0 && !evaluates)
-      CheckEnoughFiles(session.job, session.job.validation.data);
-    at::set_num_threads(session.job.threads);
-    UseMatMul(session.job.matmul, session.job.path + ": matmul");
-    CheckOffload(options.offload_dir, options.offload_report, session.transport);
-  });
-}
-
-std::vector<std::string> ReadBy(const RunOptions& options, const Session& session) {
-  return RunFiles(options.package, session.run.manifest, session.job,
-                  {options.weights, options.conf, options.device_map});
-}
 
 void PrintStart(const Session& session) {
   const Transport& transport = session.transport;
@@ -100,11 +81,6 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& s
   if (checkpoint.path.empty() && !options.resume)
     throw AgreedError(from + ": no complete checkpoint is there");
   return checkpoint;
-}
-
-// Returns the rank that collects all losses.
-int LossRank(const Session& session) {
-  return session.run.conf.stage_to_ranks[session.stages->loss_stages()[0]][0];
 }
 
 // Returns the report of a step, whose terms begin at microbatch `first` of `terms`.
@@ -221,7 +197,7 @@ class Trainer {
       }
     // A stopped run resumes from its checkpoint; without one, it saves at least the weights.
     if (!job_.save.empty() && !(stopped_ && !checkpoint.empty()))
-      if (const std::string why = SaveLastWeights(session_, checkpoint); !why.empty())
+      if (const std::string why = SaveFinalWeights(session_, checkpoint); !why.empty())
         failures.push_back(why);
     PrintKept(checkpoint);
     SaveGradients();
@@ -317,7 +293,7 @@ class Trainer {
     try {
       session_.Step(training_, step_);
     } catch (...) {
-      if (session_.MustStop()) KeepStepsBefore();
+      if (MustStop(session_)) KeepStepsBefore();
       throw;
     }
   }
@@ -480,99 +456,7 @@ class Trainer {
   bool stopped_ = false;
 };
 
-// Returns what `eval` prints about its samples, or "" on ranks without losses, and the same as
-// JSON.
-std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const Session& session,
-                                              const Feed& feed, int64_t steps,
-                                              const Evaluation& evaluation, double seconds) {
-  if (!session.stages->has_losses() || steps == 0) return {"", nullptr};
-  const Job& job = session.job;
-  int64_t samples = 0;
-  for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
-  std::string accuracy;
-  if (job.losses[0].HasClasses() && evaluation.known()) accuracy = AccuracyText(evaluation);
-  const int64_t all = options.steps >= 0 ? samples : feed.data->samples();
-  char loss[40];
-  std::snprintf(loss, sizeof loss, "loss %.6f", evaluation.mean());
-  std::string text = loss + accuracy + " over " + Grouped(static_cast<double>(samples)) +
-                     (samples < all ? " of " + Grouped(static_cast<double>(all)) : "") +
-                     " samples, " + Grouped(static_cast<double>(samples) / seconds) +
-                     " samples/s\n";
-  if (samples < all)
-    text +=
-        "  the rest do not fill a minibatch; with \"partial\" in the job they form a smaller one\n";
-  Json report = EvaluationJson(job, evaluation);
-  report["samples"] = samples;
-  return {text, report};
-}
-
-// Does what comes before the weights.
-void OpenEvaluation(const RunOptions& options, Session& session, Feed& feed) {
-  ReadJobPhase(options, true, session);
-  session.Open(SessionOptionsOf(options, false));
-  feed.Open(session.job, session.job.data, session.run, session.job.path + ": data",
-            session.transport);
-  Phase(session.transport, "opening outputs", [&] {
-    OutputFiles outputs(ReadBy(options, session));
-    outputs.Add("--metrics", options.metrics, session.transport.rank() == 0);
-    outputs.Add("--offload-report", options.offload_report, session.transport.rank() == 0);
-  });
-}
-
 }  // namespace
-
-SessionOptions SessionOptionsOf(const RunOptions& options, bool training) {
-  SessionOptions asked;
-  asked.package = options.package;
-  asked.conf = options.conf;
-  asked.weights = options.weights;
-  asked.device_map = options.device_map;
-  asked.training = training;
-  asked.resumes = training && (options.resume || !options.resume_from.empty());
-  asked.keep_gradients = !options.save_gradients.empty();
-  asked.trace_memory = !options.trace.empty();
-  asked.verify_files = options.verify_files;
-  return asked;
-}
-
-Job ReadJobOf(const RunOptions& options) {
-  Job job = ReadJob(options.job, options.set);
-  if (options.steps >= 0) job.steps = options.steps;
-  if (!options.schedule.empty()) SetSchedule(job, options.schedule);
-  if (!options.save.empty()) job.save = options.save;
-  if (!options.metrics.empty()) job.metrics = options.metrics;
-  if (!options.report.empty()) job.report = options.report;
-  if (!options.checkpoint.empty()) job.checkpoint.folder = options.checkpoint;
-  return job;
-}
-
-AgreedFields AgreedOptions(const RunOptions& options) {
-  // Names every option, so that this does not compile until a new one is considered.
-  const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               report, save_gradients, trace, resume, resume_from, input, output, outputs,
-               microbatches, threads, matmul, on_request, device_map, offload_dir, offload_report,
-               verify_files] = options;
-  return {{"weights", weights},
-          {"set", Join(set, "\n")},
-          {"checkpoint", checkpoint},
-          {"steps", std::to_string(steps)},
-          {"schedule", schedule},
-          {"save", save},
-          {"metrics", metrics},
-          {"report", report},
-          {"save_gradients", save_gradients},
-          {"trace", trace},
-          {"resume", std::to_string(resume)},
-          {"resume_from", resume_from},
-          {"input", input},
-          {"output", output},
-          {"outputs", Join(outputs, ",")},
-          {"microbatches", std::to_string(microbatches)},
-          {"matmul", std::to_string(static_cast<int>(matmul))},
-          {"on_request", std::to_string(on_request)},
-          {"device_map", device_map},
-          {"verify_files", std::to_string(verify_files)}};
-}
 
 int64_t Train(const RunOptions& options, Transport& transport) {
   Trainer trainer(options, transport);
@@ -580,48 +464,6 @@ int64_t Train(const RunOptions& options, Transport& transport) {
   trainer.Run();
   trainer.Save();
   return trainer.steps();
-}
-
-void Evaluate(const RunOptions& options, Transport& transport) {
-  Session session(transport);
-  Feed feed;
-  OpenEvaluation(options, session, feed);
-  const Job& job = session.job;
-  session.Load({&feed}, AgreedOptions(options));
-  session.Start();
-  const int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
-  Evaluation evaluation;
-  const double begin = Now();
-  for (int64_t step = 0; step < steps; ++step) session.Evaluate(feed, step, evaluation);
-  feed.Finish();
-  const auto [text, json] =
-      ReportEvaluation(options, session, feed, steps, evaluation, Now() - begin);
-  // Rank 0 prints what the rank with the losses knows.
-  const int from = LossRank(session);
-  const std::string shown = transport.AllGather(text)[from];
-  const std::string report = transport.AllGather(json.dump())[from];
-  if (transport.rank() == 0) std::fputs(shown.c_str(), stdout);
-  Phase(transport, "writing metrics", [&] {
-    std::fputs(ReportOffload(session, steps, options.offload_report).c_str(), stdout);
-    std::fflush(stdout);
-    // The job's own metrics file is left alone: it is for training.
-    if (shown.empty() || options.metrics.empty() || transport.rank() != 0) return;
-    try {
-      WriteFile(job.metrics, report + "\n");
-    } catch (const std::exception& e) {
-      throw Error("--metrics", e.what());
-    }
-  });
-}
-
-std::vector<std::string> CheckEvaluate(const RunOptions& options, Transport& transport, Job& job) {
-  Session session(transport);
-  Feed feed;
-  OpenEvaluation(options, session, feed);
-  session.Check({&feed});
-  feed.Finish();
-  job = session.job;
-  return session.run.warnings;
 }
 
 }  // namespace pipewright

@@ -1,56 +1,14 @@
-// Trains a model, and evaluates one.
+// `pipewright-run train`: trains a model.
 #pragma once
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "formats/job.h"
+#include "runtime/commands/run_options.h"
 #include "runtime/exec/transport.h"
-#include "runtime/session.h"
 
 namespace pipewright {
 
-struct RunOptions {
-  std::string package, job, conf, weights;
-  // Override the job's settings if given. `set`: see ReadJob.
-  std::vector<std::string> set;
-  std::string checkpoint;
-  int64_t steps = -1;
-  std::string schedule, save, metrics, report, save_gradients;
-  std::string trace;        // the file for the last step's trace; empty: none
-  bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
-  std::string resume_from;  // an existing checkpoint, or a folder of them
-  // For infer.
-  std::string input, output;
-  std::vector<std::string> outputs;  // by name; empty: all
-  int microbatches = 1;
-  int threads = 0;                    // infer, generate: per rank; 0: LibTorch's default
-  MatMul matmul = MatMul::kLibTorch;  // infer, generate; others use the job's
-  bool on_request = false;            // serve measurements first: bench_requests.h
-  // For weights on disk.
-  std::string device_map, offload_dir, offload_report;
-  bool verify_files = false;  // compare all of each file that several ranks read, not samples
-};
-
-// Returns the options that must be the same on every rank: a rank that runs fewer steps, or does
-// not take part in saving, would leave the others waiting. Files that are read are compared by
-// their contents.
-AgreedFields AgreedOptions(const RunOptions& options);
-
-// Returns the options of a session that trains, or that runs forward only.
-SessionOptions SessionOptionsOf(const RunOptions& options, bool training);
-
-// Reads the job and applies the options that override it.
-Job ReadJobOf(const RunOptions& options);
-
-// Each must be called on every rank of `transport`. Throws the same Error on all of them.
-// Returns the number of steps run.
+// Must be called on every rank of `transport`; throws the same Error on all of them. Returns the
+// number of steps run.
 int64_t Train(const RunOptions& options, Transport& transport);
-// Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
-void Evaluate(const RunOptions& options, Transport& transport);
-
-// Throws what Evaluate throws before it loads weights, and writes nothing. `job` is filled in.
-// Returns its warnings, on rank 0.
-std::vector<std::string> CheckEvaluate(const RunOptions& options, Transport& transport, Job& job);
 
 }  // namespace pipewright

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
-#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/memory_settings.h"
 #include "runtime/exec/phase.h"
 #include "runtime/transport/thread_transport.h"
 #ifdef PIPEWRIGHT_MPI

@@ -28,7 +28,7 @@
 #include "base/text.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
-#include "runtime/watch/other_hosts.h"
+#include "runtime/watch/remote_hosts.h"
 #include "runtime/watch/status_folder.h"
 #include "runtime/watch/watchdog.h"
 
@@ -83,16 +83,16 @@ sigset_t WatchedSignals() {
 }
 
 // Returns null on all but the first rank of each host. Collective.
-std::unique_ptr<OtherHosts> MeetOtherHosts(Transport& transport,
+std::unique_ptr<RemoteHosts> MeetRemoteHosts(Transport& transport,
                                            const std::vector<std::string>& hosts, bool first_here,
                                            uint64_t token, const std::string& folder,
                                            const WatchOptions& options) {
-  std::unique_ptr<OtherHosts> mine;
+  std::unique_ptr<RemoteHosts> mine;
   Phase(transport, "meeting the other hosts", [&] {
-    if (first_here) mine = std::make_unique<OtherHosts>();
+    if (first_here) mine = std::make_unique<RemoteHosts>();
   });
   std::vector<std::string> addresses = transport.AllGather(mine ? mine->address() : "");
-  std::vector<OtherHosts::Host> others;
+  std::vector<RemoteHosts::Host> others;
   for (int rank = 0; mine && rank < transport.size(); ++rank) {
     if (hosts[rank] == hosts[transport.rank()]) continue;
     auto at = std::find_if(others.begin(), others.end(),
@@ -216,10 +216,10 @@ struct Watch::State {
     const double now = Now();
     lived = judged < 0 ? now : lived + std::min(now - judged, 1.0);
     judged = now;
-    if (other_hosts) {
-      known = other_hosts->Exchange(folder, lived);
-      for (RankStatus& other : other_hosts->statuses()) all.push_back(std::move(other));
-      std::string silent = other_hosts->Silent(lived, options.stall.limit);
+    if (remote_hosts) {
+      known = remote_hosts->Exchange(folder, lived);
+      for (RankStatus& other : remote_hosts->statuses()) all.push_back(std::move(other));
+      std::string silent = remote_hosts->Silent(lived, options.stall.limit);
       if (options.stall.limit > 0 && !silent.empty()) {
         std::string text = "nothing has been heard of host " + silent + " for " +
                            std::to_string(std::lround(options.stall.limit)) + " s";
@@ -275,7 +275,7 @@ struct Watch::State {
   std::mutex mutex;  // guards the next nine members
   std::string folder, token;
   bool judging = false, first = false;     // judging: first of its host; first: of all
-  std::unique_ptr<OtherHosts> other_hosts;  // null if there are no other hosts
+  std::unique_ptr<RemoteHosts> remote_hosts;  // null if there are no other hosts
   StallJudge judge;
   // The time of the last Judge, and a clock that stops while this process is stopped.
   double judged = -1, lived = 0;
@@ -309,16 +309,16 @@ void Watch::Join(Transport& transport) {
     std::lock_guard lock(s.mutex);
     s.use = std::move(use);
   });
-  std::unique_ptr<OtherHosts> other_hosts;
+  std::unique_ptr<RemoteHosts> remote_hosts;
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
-    other_hosts = MeetOtherHosts(transport, hosts, first_here, Hash(token), folder, s.options);
+    remote_hosts = MeetRemoteHosts(transport, hosts, first_here, Hash(token), folder, s.options);
   transport.SetHosts(std::move(hosts));
   s.guard->Join(folder, s.path, token, transport.size());
   transport.SetStatus(s.status);
   std::lock_guard lock(s.mutex);
   s.folder = folder, s.token = token;
   s.judging = first_here, s.first = rank == 0;
-  s.other_hosts = std::move(other_hosts);
+  s.remote_hosts = std::move(remote_hosts);
 }
 
 void Watch::Explain() {

@@ -16,6 +16,7 @@
 #include "formats/weights/safetensors.h"
 #include "plan/actions.h"
 #include "plan/plan.h"
+#include "runtime/commands/eval.h"
 #include "runtime/commands/infer.h"
 #include "runtime/commands/train.h"
 #include "runtime/transport/thread_transport.h"

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "formats/weights/checkpoint.h"
-#include "runtime/checkpoint/last_weights.h"
+#include "runtime/checkpoint/final_weights.h"
 #include "runtime/not_finite.h"
 #include "runtime/output_locks.h"
 #include "runtime/session_losses.h"
@@ -191,7 +191,7 @@ TEST(Weights, WhichAFileGives) {
   EXPECT_FALSE(takes({"a", WeightKind::kBuffer, "float32", {1}, false, false}));  // not persistent
 }
 
-TEST(LastWeights, AreSavedElsewhereIfTheirPlaceFails) {
+TEST(FinalWeights, AreSavedElsewhereIfTheirPlaceFails) {
   Job job = SmallJob();
   SmallData data;
   EXPECT_EQ(
@@ -203,7 +203,7 @@ TEST(LastWeights, AreSavedElsewhereIfTheirPlaceFails) {
     std::vector<std::string> said(2);
     job.save = save;
     WithSession(SmallPackage("end.pkg"), 2, job, data, [&](Session& session) {
-      said[session.transport.rank()] = SaveLastWeights(session, checkpoint);
+      said[session.transport.rank()] = SaveFinalWeights(session, checkpoint);
     });
     EXPECT_EQ(said[0], said[1]);
     return said[0];

@@ -1,3 +1,4 @@
+// A part of export_graph.h: converts enums: dtypes, layouts, memory formats.
 #include "base/error.h"
 #include "base/export_dtype.h"
 #include "compiler/import/export/export_graph.h"

@@ -1,4 +1,5 @@
-// Converts export nodes that are not ATen operators: arithmetic on sizes, assertions, regions.
+// A part of export_graph.h: converts nodes that need more than their schema: arithmetic on sizes,
+// assertions, regions, and some operators.
 #include <torch/csrc/jit/ir/constants.h>
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+// A part of script_graph.h: replaces attributes of modules by weights.
 #include <map>
 #include <set>
 #include <tuple>

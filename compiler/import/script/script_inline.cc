@@ -1,3 +1,4 @@
+// A part of script_graph.h: inlines calls of methods and functions.
 #include <map>
 
 #include "base/error.h"

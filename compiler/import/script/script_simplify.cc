@@ -1,3 +1,4 @@
+// A part of script_graph.h: rewrites what TorchScript adds and the model does not need.
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>

@@ -1,4 +1,4 @@
-#include "plan/schedules/kinds.h"
+#include "plan/schedules/generators.h"
 
 #include <gtest/gtest.h>
 

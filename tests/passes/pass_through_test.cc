@@ -1,4 +1,4 @@
-#include "passes/split/hand_on.h"
+#include "passes/split/pass_through.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
                                last,
                            {Parameter("w")});
   ModuleAssignment assignment = AssignModules(model, {});
-  HandOn(model, assignment);
+  PassThrough(model, assignment);
   model.graph->lint();
   return model.graph->toString(false);
 }
@@ -34,7 +34,7 @@ bool Hands(const std::string& middle) {
   return taken;
 }
 
-TEST(HandOn, WhatAModuleUsesOnceIsTakenFromWhereItIsMade) {
+TEST(PassThrough, WhatAModuleUsesOnceIsTakenFromWhereItIsMade) {
   EXPECT_FALSE(Hands("  %c : Tensor = aten::relu(%a)\n"));
   EXPECT_FALSE(Hands("  %c : Tensor = aten::linear(%a, %w, %none)\n"));
   EXPECT_FALSE(Hands("  %n : int = aten::size(%a, %zero)\n  %c : Tensor = aten::mul(%a, %n)\n"));
@@ -45,7 +45,7 @@ TEST(HandOn, WhatAModuleUsesOnceIsTakenFromWhereItIsMade) {
                      "  %c : Tensor = aten::relu(%b)\n"));
 }
 
-TEST(HandOn, WhatAModuleUsesTwiceGoesOnFromThere) {
+TEST(PassThrough, WhatAModuleUsesTwiceGoesOnFromThere) {
   EXPECT_TRUE(Hands("  %c : Tensor = aten::mul(%a, %a)\n"));
   EXPECT_TRUE(Hands("  %b : Tensor = aten::relu(%a)\n  %c : Tensor = aten::mul(%a, %b)\n"));
   EXPECT_TRUE(Hands("  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
@@ -62,7 +62,7 @@ TEST(HandOn, WhatAModuleUsesTwiceGoesOnFromThere) {
                     "      -> (%x)\n"));
 }
 
-TEST(HandOn, ItIsTheModulesLastOperation) {
+TEST(PassThrough, ItIsTheModulesLastOperation) {
   EXPECT_LT(Handed("  %c : Tensor = aten::mul(%a, %a)\n",
                    "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n")
                 .find("%c : Tensor"),
@@ -71,7 +71,7 @@ TEST(HandOn, ItIsTheModulesLastOperation) {
                 .find("%a_on : Tensor"));
 }
 
-TEST(HandOn, AnOutputOfTheModelKeepsItsName) {
+TEST(PassThrough, AnOutputOfTheModelKeepsItsName) {
   const std::string text = Handed("  %c : Tensor = aten::mul(%a, %a)\n",
                                   "  %d : Tensor = aten::relu(%c)\n  return (%a, %d)\n");
   EXPECT_NE(text.find("%a_on : Tensor = aten::mul(%x, %w)"), std::string::npos) << text;

@@ -12,12 +12,12 @@
 
 namespace pipewright {
 
-class OtherHosts {
+class RemoteHosts {
  public:
   // Throws Error if no socket can be opened.
-  OtherHosts();
-  ~OtherHosts();
-  OtherHosts(const OtherHosts&) = delete;
+  RemoteHosts();
+  ~RemoteHosts();
+  RemoteHosts(const RemoteHosts&) = delete;
 
   // Returns where this process is reached: "PORT ADDRESS ADDRESS", one address per network (IPv4).
   std::string address() const;

@@ -9,6 +9,6 @@ namespace pipewright {
 // of the later modules before it adds its own: it passes the value on to them, as its last
 // operation, and the gradient comes back along the same path. Other modules take their values
 // directly from the producer.
-void HandOn(Model& model, ModuleAssignment& assignment);
+void PassThrough(Model& model, ModuleAssignment& assignment);
 
 }  // namespace pipewright

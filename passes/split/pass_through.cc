@@ -1,4 +1,4 @@
-#include "passes/split/hand_on.h"
+#include "passes/split/pass_through.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -163,6 +163,6 @@ class Handing {
 
 }  // namespace
 
-void HandOn(Model& model, ModuleAssignment& assignment) { Handing(model, assignment).Run(); }
+void PassThrough(Model& model, ModuleAssignment& assignment) { Handing(model, assignment).Run(); }
 
 }  // namespace pipewright

@@ -1,5 +1,5 @@
 // Two hosts of one process that exchange the status of their ranks over the loopback.
-#include "runtime/watch/other_hosts.h"
+#include "runtime/watch/remote_hosts.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,16 +16,16 @@ std::string Folder(const std::string& name) {
   return TempPath(name);
 }
 
-std::string Loopback(const OtherHosts& host) {
+std::string Loopback(const RemoteHosts& host) {
   const std::string address = host.address();
   return address.substr(0, address.find(' ')) + " 127.0.0.1";
 }
 
-TEST(OtherHosts, LearnsTheStatusOfEachRank) {
+TEST(RemoteHosts, LearnsTheStatusOfEachRank) {
   const std::string here = Folder("here"), there = Folder("there"), none = Folder("none");
   StatusFile first(StatusPath(there, 2), 2), second(StatusPath(there, 3), 3);
   first.Begin(4, 7, 1, 9, "1F9", 0);
-  OtherHosts a, b, stranger;
+  RemoteHosts a, b, stranger;
   a.Join(77, {{"host-b", Loopback(b), {2, 3}}});
   b.Join(77, {{"host-a", Loopback(a), {0}}});
   stranger.Join(78, {{"host-a", Loopback(a), {0}}});  // of another run

@@ -14,7 +14,7 @@ std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest
 // checkpoint of the last step has them (`checkpoint`: its folder). Returns an error that says why
 // it failed and where the weights are now, or "" on success. Collective; returns the same on every
 // rank.
-std::string SaveLastWeights(Session& session, const std::string& checkpoint);
+std::string SaveFinalWeights(Session& session, const std::string& checkpoint);
 
 // Saves the weights in a temporary folder, as a file called `name`, and returns a line that says
 // where they are, or that they are lost. Collective; returns the same on every rank.

@@ -1,4 +1,4 @@
-#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/memory_settings.h"
 
 #include <malloc.h>
 #include <sys/mman.h>

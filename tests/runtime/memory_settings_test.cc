@@ -1,4 +1,4 @@
-#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/memory_settings.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

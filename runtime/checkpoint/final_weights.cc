@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/last_weights.h"
+#include "runtime/checkpoint/final_weights.h"
 
 #include <sys/statvfs.h>
 
@@ -60,7 +60,7 @@ static std::string TrySave(Session& session, const std::string& path) {
   }
 }
 
-std::string SaveLastWeights(Session& session, const std::string& checkpoint) {
+std::string SaveFinalWeights(Session& session, const std::string& checkpoint) {
   Transport& transport = session.transport;
   const std::string failure = TrySave(session, session.job.save);
   if (failure.empty()) {

@@ -1,4 +1,4 @@
-#include "runtime/watch/other_hosts.h"
+#include "runtime/watch/remote_hosts.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -18,7 +18,7 @@
 
 namespace pipewright {
 
-OtherHosts::OtherHosts() {
+RemoteHosts::RemoteHosts() {
   socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in any = {};
   any.sin_family = AF_INET;
@@ -26,9 +26,9 @@ OtherHosts::OtherHosts() {
     throw Error("UDP socket", strerror(errno));
 }
 
-OtherHosts::~OtherHosts() { close(socket_); }
+RemoteHosts::~RemoteHosts() { close(socket_); }
 
-std::string OtherHosts::address() const {
+std::string RemoteHosts::address() const {
   sockaddr_in mine = {};
   socklen_t length = sizeof(mine);
   getsockname(socket_, reinterpret_cast<sockaddr*>(&mine), &length);
@@ -46,7 +46,7 @@ std::string OtherHosts::address() const {
   return text;
 }
 
-void OtherHosts::Join(uint64_t token, const std::vector<Host>& others) {
+void RemoteHosts::Join(uint64_t token, const std::vector<Host>& others) {
   token_ = token;
   for (const Host& host : others) {
     Other other;
@@ -65,7 +65,7 @@ void OtherHosts::Join(uint64_t token, const std::vector<Host>& others) {
   }
 }
 
-bool OtherHosts::Exchange(const std::string& folder, double now) {
+bool RemoteHosts::Exchange(const std::string& folder, double now) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
     if (entry.path().extension() != ".status") continue;
@@ -102,14 +102,14 @@ bool OtherHosts::Exchange(const std::string& folder, double now) {
   });
 }
 
-std::vector<RankStatus> OtherHosts::statuses() const {
+std::vector<RankStatus> RemoteHosts::statuses() const {
   std::vector<RankStatus> all;
   for (const Other& other : others_)
     all.insert(all.end(), other.statuses.begin(), other.statuses.end());
   return all;
 }
 
-std::string OtherHosts::Silent(double now, double seconds) const {
+std::string RemoteHosts::Silent(double now, double seconds) const {
   for (const Other& other : others_) {
     bool ended = !other.statuses.empty() &&
                  std::all_of(other.statuses.begin(), other.statuses.end(),

@@ -1,6 +1,4 @@
-#include "base/files/read_file.h"
-#include "cli/numbers.h"
-#include "cli/supervise_command.h"
+#include "cli/run/supervise_command.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,7 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
+#include "cli/numbers.h"
 #include "formats/conf.h"
 #include "formats/job.h"
 #include "plan/placement/residence.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/commands/train.h"
+#include "runtime/commands/run_options.h"
 
 namespace CLI {
 class App;

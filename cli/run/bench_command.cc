@@ -1,0 +1,53 @@
+// `pipewright-run bench`.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "cli/numbers.h"
+#include "cli/run/commands.h"
+#include "cli/run/launch.h"
+#include "cli/run/shared_options.h"
+#include "cli/run/with_report.h"
+#include "runtime/commands/bench.h"
+
+namespace pipewright {
+
+void AddBench(CLI::App& app) {
+  const auto options = std::make_shared<RunOptions>();
+  RunOptions& run = *options;
+  const auto asked = std::make_shared<BenchOptions>();
+  BenchOptions& bench = *asked;
+  AddPackage(app, run);
+  app.add_option("job", run.job, "job file: data, loss, optimizer, schedule")->required();
+  AddSet(app, run);
+  app.add_option("--steps", bench.steps, "number of steps to measure (default: 10)")
+      ->check(AtLeast(1));
+  app.add_option("--warmup", bench.warmup, "number of steps to run before measuring (default: 3)")
+      ->check(AtLeast(0));
+  app.add_option("--schedule", run.schedule, "schedule (overrides the job)");
+  app.add_option("--trace", run.trace,
+                 "write a Chrome trace, for `pipewright simulate --compare`");
+  app.add_option("--costs", bench.costs,
+                 "write the costs of the stages, for `pipewright simulate`");
+  AddReport(app, run);
+  auto* json = app.add_flag("--json", bench.json, "print the figures as JSON");
+  app.add_flag("--on-request", bench.on_request,
+               "run a measurement for each line on standard input: \"steps N\", \"stages SECONDS\" "
+               "or \"halves SECONDS\"")
+      ->excludes(json);
+  app.callback([options, asked] {
+    RunRanks(*options, {}, [&](Transport& transport) {
+      const RunOptions& own = *options;
+      BenchOptions measured = *asked;
+      measured.package = own.package, measured.job = own.job, measured.conf = own.conf;
+      measured.schedule = own.schedule, measured.trace = own.trace;
+      measured.verify_files = own.verify_files, measured.set = own.set;
+      if (measured.on_request) return Bench(measured, transport);
+      WithReport(
+          own, transport, measured.json ? stderr : stdout, [&] { Bench(measured, transport); },
+          [&](const Job&, PageInput& input) { input.trace = own.trace; });
+    });
+  });
+}
+
+}  // namespace pipewright
