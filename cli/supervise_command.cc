@@ -1,5 +1,3 @@
-#include "base/files/read_file.h"
-#include "cli/numbers.h"
 #include "cli/supervise_command.h"
 
 #include <CLI/CLI.hpp>
@@ -9,7 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
+#include "cli/numbers.h"
 #include "formats/conf.h"
 #include "formats/job.h"
 #include "plan/placement/residence.h"
@@ -33,7 +33,8 @@ const std::pair<const char*, bool> kSupervised[] = {
 std::vector<std::string> RankArguments(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
   for (size_t i = 1; i < arguments.size(); ++i) {
-    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (name.starts_with("-n")) name = "-n";  // -n3 is -n 3
     auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
                            [&](const auto& option) { return name == option.first; });
     if (at == std::end(kSupervised))
