@@ -85,7 +85,7 @@ sanitize: install-packages
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) --target exec_tests && \
 	  ctest --preset tsan -R '^exec$$'
 
-# Whole runs under the address and undefined-behaviour sanitizers.
+# Whole runs under the address and undefined-behavior sanitizers.
 sanitize-torch: build
 	@cmake --preset asan-torch -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" && \
 	  cmake --build --preset asan-torch -j $(JOBS) --target pipewright-run runtime_tests && \

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <new>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -50,6 +51,8 @@ static void Run(const Model& model, const char* pass, const std::function<void()
   try {
     function();
   } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {  // no fault of the model
     throw;
   } catch (const std::exception& e) {
     const std::string at = ErrorContext::Take();

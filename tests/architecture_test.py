@@ -92,21 +92,7 @@ OVERLOADS = {
     "ToText": "the name of an enumerator, or the text of an action",
 }
 # Headers with a source of their own that no unit test includes. The list may only become shorter.
-UNTESTED = """
-base/weight_kind.h
-check/check.h
-cli/run/supervise_command.h
-compiler/compile.h
-compiler/measured/profile_split.h
-plan/partition/io/mode.h
-runtime/commands/bench.h
-runtime/evaluation.h
-runtime/module/module_code.h
-runtime/recorded/graph.h
-runtime/stage/stage.h
-runtime/transport/mpi_abort.h
-runtime/transport/mpi_requests.h
-""".split()
+UNTESTED = []
 # Sources that contain the name of a schedule as a string.
 SCHEDULES_NAMED = {
     "cli/commands/partition_command.cc": "values of --in-flight and --mode",

@@ -1,4 +1,4 @@
-// Paths for files of a test: in a folder of this process, removed at its end.
+// Gives paths for files of a test: in a folder of this process, removed at its end.
 #pragma once
 #include <unistd.h>
 

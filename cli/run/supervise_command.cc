@@ -33,7 +33,8 @@ const std::pair<const char*, bool> kSupervised[] = {
 std::vector<std::string> RankArguments(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
   for (size_t i = 1; i < arguments.size(); ++i) {
-    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (name.starts_with("-n")) name = "-n";  // -n3 is -n 3
     auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
                            [&](const auto& option) { return name == option.first; });
     if (at == std::end(kSupervised))

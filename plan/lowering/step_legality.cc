@@ -162,15 +162,13 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
     for (rules.position = 0; rules.position < plan.ranks[r].size(); ++rules.position)
       rules.Visit(plan.ranks[r][rules.position], stepping);
     for (int s : own[r]) {
-      std::string where = "rank " + std::to_string(r) + ", end of its " +
-                          std::to_string(plan.ranks[r].size()) + " actions, " + std::to_string(s);
       rules.here[s] = false;
       if (stepping && rules.stages[s].steps != plan.steps)
-        throw Error(where + "STEP", "rule \"step\": it has " +
-                                        std::to_string(rules.stages[s].steps) + " STEP for " +
-                                        Counted(plan.steps, "step"));
-      if (stepping && rules.reducing[s] && rules.stages[s].reduces != plan.steps)
-        throw Error(where + "REDUCE_GRAD", "rule \"step\": REDUCE_GRAD is missing");
+        throw Error("rank " + std::to_string(r) + ", end of its " +
+                        std::to_string(plan.ranks[r].size()) + " actions, " + std::to_string(s) +
+                        "STEP",
+                    "rule \"step\": it has " + std::to_string(rules.stages[s].steps) +
+                        " STEP for " + Counted(plan.steps, "step"));
     }
   }
 }

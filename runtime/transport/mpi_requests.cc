@@ -141,7 +141,7 @@ bool MpiRequests::Advance(MpiOperation& op) {
     int flag = 0;
     MPI_Status status;
     int code = MPI_Test(&op.requests[i], &flag, &status);
-    if (!flag && code == MPI_SUCCESS) return false;
+    if (!flag && code == MPI_SUCCESS) break;  // it may have failed already, in an earlier piece
     Finish(op, i, code, status);
   }
   return op.done.load(std::memory_order_relaxed);

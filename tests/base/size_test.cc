@@ -25,7 +25,7 @@ TEST(Size, UnitsOf1000And1024) {
   for (auto [text, bytes] : kCases) EXPECT_EQ(ParseSize(text, "--max"), bytes) << text;
 }
 
-TEST(Size, WhatIsNotASizeIsRefused) {
+TEST(Size, RefusesOtherText) {
   for (const char* text : {"", " ", "-1GB", "-5", "5MBB", "5k0MB", "10K", "GB", "1GB2", "1 000",
                            "nan", "infGB", "1e30GB", "9223372036854775808", "0x10", "1,5GB"})
     EXPECT_THROW(ParseSize(text, "--max"), Error) << text;

@@ -11,6 +11,7 @@
 #include "base/files/missing_file.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -48,12 +49,7 @@ TEST(Text, WriteFileLeavesDevicesAlone) {
 }
 
 static std::string JsonError(const std::string& text) {
-  try {
-    ParseJson(text, "job.json");
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return ErrorOf([&] { ParseJson(text, "job.json"); });
 }
 
 TEST(Json, ErrorsNameLineAndColumn) {
@@ -118,13 +114,8 @@ TEST(MissingFile, OfAPackage) {
 
 TEST(Json, KeysThatOtherProgramsHave) {
   auto told = [](const char* key, const std::vector<std::string>& known) -> std::string {
-    try {
-      CheckKeys(Json{{key, 1}}, known, "job.json");
-    } catch (const Error& e) {
-      const std::string text = e.what();
-      return text.substr(0, text.find('\n'));
-    }
-    return "";
+    const std::string text = ErrorOf([&] { CheckKeys(Json{{key, 1}}, known, "job.json"); });
+    return text.substr(0, text.find('\n'));
   };
   EXPECT_EQ(told("learning_rate", {"type", "lr"}),
             "job.json: unknown key \"learning_rate\" (did you mean \"lr\"?)");

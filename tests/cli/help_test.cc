@@ -1,4 +1,4 @@
-// Help, completion and messages for a program with a few options.
+// Tests help, completion and messages of a program with a few options.
 #include "cli/help.h"
 
 #include <gtest/gtest.h>

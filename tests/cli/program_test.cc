@@ -1,10 +1,9 @@
-// Exit codes and output of a program whose commands are replaced.
+// Tests exit codes and output of a program whose commands are replaced.
 #include "cli/program.h"
 
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -15,9 +14,15 @@
 #include "base/error.h"
 #include "base/process/messages.h"
 #include "cli/commands.h"
+#include "tests/environment.h"
 
 namespace pipewright {
 namespace {
+
+// Outside of mpirun, even if the tests run under it.
+class RunProgramTest : public testing::Test {
+  Environment alone_{kNoLauncher};
+};
 
 struct Ran {
   int code = -1;
@@ -53,7 +58,7 @@ void Throw(CLI::App& app) {
   });
 }
 
-TEST(RunProgram, TurnsExceptionsIntoExitCodes) {
+TEST_F(RunProgramTest, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(RunLine({"plan"}, Throw).code, kSuccess);
   EXPECT_EQ(RunLine({"plan"}, Throw).out, "done\n");
   const Ran usage = RunLine({"plan", "usage"}, Throw);
@@ -70,7 +75,7 @@ TEST(RunProgram, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(RunLine({"plan", "code"}, Throw).err, "");
 }
 
-TEST(RunProgram, KnowsTheCommandsOfBothPrograms) {
+TEST_F(RunProgramTest, KnowsTheCommandsOfBothPrograms) {
   EXPECT_EQ(RunLine({"train"}, Throw).err,
             "pipewright: unknown command \"train\"\n  did you mean \"pipewright-run train\"?\n");
   EXPECT_EQ(RunLine({"compile"}, Throw).err,
@@ -83,12 +88,11 @@ TEST(RunProgram, KnowsTheCommandsOfBothPrograms) {
   EXPECT_EQ(missing.code, kUsage);
 }
 
-TEST(RunProgram, OnlyTheFirstRankReportsAWrongCommandLine) {
-  setenv("SLURM_PROCID", "0", 1);
-  EXPECT_NE(RunLine({"plan", "usage"}, Throw).err, "");
-  setenv("SLURM_PROCID", "1", 1);
+TEST_F(RunProgramTest, OnlyTheFirstRankReportsAWrongCommandLine) {
+  Environment first(Environment::Variables{{"SLURM_PROCID", "0"}});
+  EXPECT_EQ(RunLine({"plan", "usage"}, Throw).err, "pipewright: --x: is wrong\n");
+  Environment second(Environment::Variables{{"SLURM_PROCID", "1"}});
   const Ran other = RunLine({"plan", "usage"}, Throw);
-  unsetenv("SLURM_PROCID");
   EXPECT_EQ(other.err, "");
   EXPECT_EQ(other.code, kUsage);
 }
@@ -104,7 +108,6 @@ TEST(Commands, AreDistinctAndDescribed) {
   }
   EXPECT_TRUE(seen.count({"pipewright", "help"}));
   EXPECT_TRUE(seen.count({"pipewright-run", "help"}));
-
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
+// Writes modules as code, and finds where two modules differ.
 #include <gtest/gtest.h>
 
 #include "compiler/emit/module_code.h"
 #include "compiler/emit/named_constants.h"
 #include "passes/pipeline.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {
@@ -23,7 +25,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
     node->replaceInput(1, model.graph->insertConstant(at::ones({3})));
   }
   const std::vector<ModuleBody> bodies = RunPasses(model, {});
-  EXPECT_EQ(Message([&] { ModuleCode(model, bodies.at(0), 0); }),
+  EXPECT_EQ(ErrorOf([&] { ModuleCode(model, bodies.at(0), 0); }),
             "test.pt2: module 0, aten::mul, submodule \"fc\", model.py:31: holds a constant that "
             "cannot be written as text (a Tensor)\n  register it as a buffer of the model");
 }

@@ -1,4 +1,4 @@
-// Reading models: exports, TorchScript, and weights from other files.
+// Reads models: exports, TorchScript, and weights from other files.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/files/mapped_file.h"
+#include "base/error.h"
 #include "base/files/read_file.h"
 #include "compiler/import/adapt_weights.h"
 #include "compiler/import/export/buffer_writes.h"
@@ -16,6 +17,7 @@
 #include "compiler/import/weight_layouts.h"
 #include "formats/torch/archive.h"
 #include "formats/weights/safetensors.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
 #include "tests/temp_folder.h"
@@ -234,14 +236,14 @@ TEST(TakeWeights, ByNameWithAPrefixAndCast) {
   RefuseAbsentWeights(model);
   WriteSafetensors(file, {{"net.a", "F32", {2}, a}, {"other", "F32", {2}, a}});
   Model lacks = TwoWeights();
-  EXPECT_EQ(Message([&] { TakeWeights(lacks, file); }),
+  EXPECT_EQ(ErrorOf([&] { TakeWeights(lacks, file); }),
             file + ": lacks 1 weight: net.b\n  it has, unexpected: other");
   WriteSafetensors(file, {{"net.a", "F32", {2}, a}, {"net.b", "F32", {2}, a}});
   Model shape = TwoWeights();
-  EXPECT_EQ(Message([&] { TakeWeights(shape, file); }),
+  EXPECT_EQ(ErrorOf([&] { TakeWeights(shape, file); }),
             file + ": \"net.b\": is [2], the model's \"net.b\" is [3]");
   EXPECT_EQ(
-      Message([&] { RefuseAbsentWeights(TwoWeights()); }),
+      ErrorOf([&] { RefuseAbsentWeights(TwoWeights()); }),
       "test.pt2: was exported without weights: net.a, net.b\n  pass them with --weights FILE");
 }
 
@@ -256,8 +258,9 @@ TEST(CastWeights, AndInputsOnEntry) {
   const at::Tensor x = at::randn({1}), a = at::ones({1}, at::kBFloat16);
   EXPECT_TRUE(at::equal(RunGraph(model.graph, {a, a, true, at::Device("cpu"), x})[0].toTensor(),
                         x.to(at::kBFloat16)));
-  EXPECT_EQ(Message([&] { CastWeights(model, "int64"); }),
-            "--dtype int64: is not a floating-point dtype\n  choose float64, float32, bfloat16 or float16");
+  EXPECT_EQ(ErrorOf([&] { CastWeights(model, "int64"); }),
+            "--dtype int64: is not a floating-point dtype\n  choose float64, float32, bfloat16 or "
+            "float16");
 }
 
 // A cast to float32 stays if the model's line says so, and is refused if it may be y.dtype.
@@ -275,7 +278,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
     model.meta["y"] = {at::kFloat, false, {"2"}, ""};
     auto source = std::make_shared<torch::jit::Source>(line, "model.py", 31);
     Find(model, "aten::to")->setSourceRange(torch::jit::SourceRange(source, 0, line.size()));
-    return Message([&] { FollowDtype(model, "bfloat16", {at::kFloat}); });
+    return ErrorOf([&] { FollowDtype(model, "bfloat16", {at::kFloat}); });
   };
   EXPECT_EQ(follow("y = x.float()"), "");
   EXPECT_EQ(follow("y = x.to(torch.float32)"), "");
@@ -311,7 +314,7 @@ graph(%whole : Tensor, %part : Tensor, %training : bool, %device : Device, %x : 
   part.requires_grad = true;
   model = ParseModel(text, {whole, part});
   EXPECT_EQ(
-      Message([&] { MergeViews(model); }),
+      ErrorOf([&] { MergeViews(model); }),
       "test.pt2: parameter \"part\" is a part of \"whole\", which is not trained\n  give it its "
       "own memory: p.data = p.data.clone()");
 }

@@ -1,4 +1,4 @@
-// Writing packages: code with comments, weights, samples, explanations.
+// Writes packages: code with comments, weights, samples, explanations.
 #include <ATen/ATen.h>
 #include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include "compiler/emit/weight_file.h"
 #include "formats/weights/safetensors.h"
 #include "passes/pipeline.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/temp_folder.h"
 
@@ -139,26 +140,26 @@ TEST(WritePackage, HoldsModulesWeightsManifestAndConfs) {
 
   CheckReplaceable(options, {});
   WriteFile(options.output + "/mine.txt", "");
-  EXPECT_EQ(Message([&] { CheckReplaceable(options, {}); }),
+  EXPECT_EQ(ErrorOf([&] { CheckReplaceable(options, {}); }),
             options.output +
                 ": holds what somebody edited or added: mine.txt\n  choose another "
                 "output, or replace it all with --force");
-  EXPECT_EQ(Message([&] { WritePackage(model, bodies, options); }).find(options.output + ": holds"),
+  EXPECT_EQ(ErrorOf([&] { WritePackage(model, bodies, options); }).find(options.output + ": holds"),
             0u);
   options.force = true;
   WritePackage(model, bodies, options);
   EXPECT_FALSE(fs::exists(options.output + "/mine.txt"));
-  EXPECT_EQ(Message([&] { CheckReplaceable(options, {options.output + "/model.pt2"}); }),
+  EXPECT_EQ(ErrorOf([&] { CheckReplaceable(options, {options.output + "/model.pt2"}); }),
             options.output + ": contains the input " + options.output +
                 "/model.pt2, which would be deleted\n  choose another output");
   options.output += "/inside";
-  EXPECT_NE(Message([&] { CheckReplaceable(options, {}); }).find(": lies in the package "),
+  EXPECT_NE(ErrorOf([&] { CheckReplaceable(options, {}); }).find(": lies in the package "),
             std::string::npos);
   options.output = TempPath("folder");
   fs::create_directories(options.output);
   CheckReplaceable(options, {});  // empty
   WriteFile(options.output + "/file", "");
-  EXPECT_EQ(Message([&] { CheckReplaceable(options, {}); }),
+  EXPECT_EQ(ErrorOf([&] { CheckReplaceable(options, {}); }),
             options.output +
                 ": exists and is not a package\n  choose another output, or remove it "
                 "yourself");

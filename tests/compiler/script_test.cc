@@ -1,4 +1,4 @@
-// Reading TorchScript.
+// Reads TorchScript.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
@@ -8,6 +8,8 @@
 #include "compiler/import/script/script_model.h"
 #include "compiler/import/script/script_source.h"
 #include "formats/torch/archive.h"
+#include "base/error.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
 #include "tests/temp_folder.h"
@@ -77,10 +79,10 @@ TEST(ImportScript, InputsThatAreNotGivenTakeTheirDefaults) {
   module.save(path);
   const Model both = ImportScript(Archive(path), {"x", "scale"});
   EXPECT_EQ(both.graph->inputs().size(), both.first_input() + 2);
-  EXPECT_EQ(Message([&] { ImportScript(Archive(path), {"x", "scal"}); }),
+  EXPECT_EQ(ErrorOf([&] { ImportScript(Archive(path), {"x", "scal"}); }),
             "--input-names scal: the model has no such input (did you mean \"scale\"?)\n  its "
             "inputs: x, scale");
-  EXPECT_NE(Message([&] { ImportScript(Archive(path), {"scale"}); }), "");  // x has no default
+  EXPECT_NE(ErrorOf([&] { ImportScript(Archive(path), {"scale"}); }), "");  // x has no default
 }
 
 TEST(ScriptArchive, WeightsLieInTheFile) {
@@ -94,23 +96,23 @@ TEST(ScriptArchive, WeightsLieInTheFile) {
   const uint64_t offset = StorageOffset(script, w, "w");
   EXPECT_EQ(script.file->bytes().substr(offset, 16),
             std::string_view(static_cast<const char*>(module.attr("w").toTensor().data_ptr()), 16));
-  EXPECT_EQ(Message([&] { StorageOffset(script, at::ones({2}), "foreign"); }),
+  EXPECT_EQ(ErrorOf([&] { StorageOffset(script, at::ones({2}), "foreign"); }),
             path +
                 ": weight \"foreign\": is longer than its record\n  the file is damaged: copy or "
                 "save it again");
   EXPECT_EQ(
-      Message([&] { StorageOffset(script, at::ones({2}).to_sparse(), "sparse"); }),
+      ErrorOf([&] { StorageOffset(script, at::ones({2}).to_sparse(), "sparse"); }),
       path + ": weight \"sparse\": is not a dense tensor\n  store it dense, and not quantized");
   const Archive exported(std::string(TEST_DIR) + "/data/import/export.pt2");
-  EXPECT_EQ(Message([&] { OpenScript(exported); }),
+  EXPECT_EQ(ErrorOf([&] { OpenScript(exported); }),
             exported.path() +
                 ": was written by a PyTorch before 1.4\n  save the model again with "
                 "torch.jit.save");
 }
 
-TEST(ScriptSource, NestsOnlySoDeep) {
+TEST(ScriptSource, LimitsNesting) {
   CheckNesting("def f(x):\n  return " + std::string(300, '(') + "x" + std::string(300, ')'), "f.py");
-  EXPECT_EQ(Message([] { CheckNesting("def f(x):\n  return " + std::string(301, '('), "f.py"); }),
+  EXPECT_EQ(ErrorOf([] { CheckNesting("def f(x):\n  return " + std::string(301, '('), "f.py"); }),
             "f.py:2: nests deeper than 300 levels\n  write the model with intermediate values");
   CheckNesting("x = \"" + std::string(1000, '(') + "\"\ny = '" + std::string(1000, '[') + "'\n",
             "f.py");

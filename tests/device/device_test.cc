@@ -10,9 +10,12 @@
 #include <cstring>
 #include <future>
 
+#include "tests/error_text.h"
 #include "torch_device.h"
 
 namespace sim {
+
+using pipewright::ErrorOf;
 
 namespace {
 
@@ -49,20 +52,10 @@ struct Gate {
   void Open() { opens.set_value(); }
 };
 
-template <typename F>
-std::string ErrorOf(F&& run) {
-  try {
-    run();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-#define EXPECT_SAYS(text, ...)                                          \
-  do {                                                                  \
-    const std::string said = ErrorOf([&] { __VA_ARGS__; });             \
-    EXPECT_NE(said.find(text), std::string::npos) << "said: " << said; \
+#define EXPECT_SAYS(text, ...)                                              \
+  do {                                                                      \
+    const std::string said = ErrorOf<std::exception>([&] { __VA_ARGS__; }); \
+    EXPECT_NE(said.find(text), std::string::npos) << "said: " << said;      \
   } while (false)
 
 bool SameBits(const Tensor& a, const Tensor& b) {
@@ -129,7 +122,7 @@ TEST_F(OnDevice, StreamsWithoutAnEventRace) {
   x.mul_(2);
   EXPECT_SAYS("reads what aten::mul", OnSide(x));
   SideWaitsForMain();
-  EXPECT_EQ(ErrorOf([&] { OnSide(x); }), "");
+  EXPECT_EQ(ErrorOf<std::exception>([&] { OnSide(x); }), "");
 }
 
 TEST_F(OnDevice, MemoryFreedInUseIsAnError) {

@@ -63,10 +63,18 @@ class KeptFiles(Case):
 
     def test_costs_and_trace(self):
         figures = self.told("simulate", self.kept / "plan.csv", "--costs", self.kept / "costs.json")
-        self.assertGreater(figures["makespan"], 0)
-        compared = pipewright("simulate", self.kept / "plan.csv", "--costs", self.kept / "costs.json",
-                              "--compare", self.kept / "trace.json")
-        self.succeed(compared)
+        self.assertAlmostEqual(figures["makespan"], 138.03845890025812, places=9)
+        self.assertEqual([rank["peak_bytes"] for rank in figures["ranks"]], [1848, 1108])
+        self.assertEqual([(link["from"], link["to"], link["messages"], link["bytes"]) for link in figures["links"]],
+                         [(0, 1, 3, 432), (1, 0, 3, 432)])
+        compared = self.told("simulate", self.kept / "plan.csv", "--costs", self.kept / "costs.json",
+                             "--compare", self.kept / "trace.json")
+        step = compared["compare"]["step"]
+        self.assertAlmostEqual(step["predicted"], 138.03845890025812, places=9)
+        self.assertAlmostEqual(step["measured"], 526.4104984235018, places=9)
+        self.assertEqual({kind["kind"]: kind["measured_count"] for kind in compared["compare"]["kinds"]},
+                         {"F": 18, "B": 18, "SEND_F": 9, "RECV_F": 9, "SEND_B": 9, "RECV_B": 9, "REDUCE_GRAD": 6,
+                          "STEP": 6})
 
     def test_profile_and_graph(self):
         """The cut of the profile and of the graph text is the one of the earlier build."""
@@ -82,10 +90,15 @@ class KeptFiles(Case):
         self.succeed(pipewright("place", self.kept / "trained.safetensors", "--check", self.kept / "device_map.json"))
 
     def test_weights(self):
-        names = {"embed.weight", "first.weight", "second.bias", "norm.running_mean"}
-        for file in ("trained.safetensors", "package/weights/module0.safetensors", "checkpoints"):
+        first = {"embed.weight": [10, 6], "first.bias": [12], "first.weight": [12, 6], "norm.bias": [12],
+                 "norm.num_batches_tracked": [], "norm.running_mean": [12], "norm.running_var": [12],
+                 "norm.weight": [12]}
+        both = first | {"scale": [1], "second.bias": [6], "second.weight": [6, 12]}
+        for file, shapes in (("trained.safetensors", both), ("package/weights/module0.safetensors", first),
+                             ("checkpoints", both)):
             listed = self.told("weights", "list", self.kept / file)
-            self.assertTrue(names & {tensor["name"] for tensor in listed["tensors"]}, file)
+            self.assertEqual({tensor["name"]: tensor["shape"] for tensor in listed["tensors"]}, shapes, file)
+            self.assertEqual({tensor["dtype"] for tensor in listed["tensors"]}, {"F32", "I64"}, file)
 
 
 if __name__ == "__main__":

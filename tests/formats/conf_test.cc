@@ -6,23 +6,22 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
+#include "tests/temp_folder.h"
 
 namespace pipewright {
 
 static const std::string kPublished = TEST_DIR "/data/pipedream/runtime";
 
-static std::string ErrorOf(const std::string& text, int modules = -1, int launched = -1,
-                           const std::vector<std::pair<int, int>>& edges = {}) {
-  std::string path = testing::TempDir() + "/conf.json";
+static std::string ConfError(const std::string& text, int modules = -1, int launched = -1,
+                             const std::vector<std::pair<int, int>>& edges = {}) {
+  const std::string path = TempPath("conf.json");
   WriteFile(path, text);
-  try {
+  const std::string error = ErrorOf([&] {
     Conf conf = ReadConf(path);
     if (modules >= 0) CheckConf(conf, modules, launched, edges, path);
-  } catch (const Error& e) {
-    std::string what = e.what();
-    return what.substr(testing::TempDir().size() + 1);
-  }
-  return "";
+  });
+  return error.empty() ? "" : error.substr(path.size() - std::string("conf.json").size());
 }
 
 static std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -66,7 +65,7 @@ TEST(Conf, ReadsRanksAndDepths) {
 TEST(Conf, TheLossEntryMayBeAbsentAndARankMayHoldSeveralStages) {
   std::string text =
       R"({"module_to_stage_map": [0, 1, 2], "stage_to_rank_map": {"0": [0], "1": [1], "2": [0]}})";
-  EXPECT_EQ(ErrorOf(text, 3, 2, {{0, 1}, {1, 2}}), "");
+  EXPECT_EQ(ConfError(text, 3, 2, {{0, 1}, {1, 2}}), "");
   Conf conf = ParseConf(text, "conf.json");
   CheckConf(conf, 3, 2, {}, "conf.json");
   EXPECT_FALSE(conf.has_loss_entry);
@@ -75,9 +74,9 @@ TEST(Conf, TheLossEntryMayBeAbsentAndARankMayHoldSeveralStages) {
 
 TEST(Conf, AConvexConfNeedNotBeConsecutive) {
   // 0 feeds 1 and 2, both feed 3: stages {0, 2} and {1, 3}.
-  EXPECT_EQ(ErrorOf(R"({"module_to_stage_map": [0, 1, 0, 1],
+  EXPECT_EQ(ConfError(R"({"module_to_stage_map": [0, 1, 0, 1],
                         "stage_to_rank_map": {"0": [0, 1], "1": [2, 3, 4]}})",
-                    4, 5, {{0, 1}, {0, 2}, {1, 3}, {2, 3}}),
+                      4, 5, {{0, 1}, {0, 2}, {1, 3}, {2, 3}}),
             "");
 }
 
@@ -109,12 +108,12 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
   for (const Case& c : cases) {
     std::string text = std::string("{\n    \"module_to_stage_map\": ") + c.modules +
                        ",\n    \"stage_to_rank_map\": " + c.ranks + "\n}\n";
-    EXPECT_EQ(ErrorOf(text).substr(0, std::string(c.error).size()), c.error) << text;
+    EXPECT_EQ(ConfError(text).substr(0, std::string(c.error).size()), c.error) << text;
   }
 }
 
 TEST(Conf, AJobIsNoConf) {
-  const std::string error = ErrorOf(R"({"data": {"tensors": "x.safetensors"}, "loss": "mse"})");
+  const std::string error = ConfError(R"({"data": {"tensors": "x.safetensors"}, "loss": "mse"})");
   EXPECT_EQ(error.substr(0, error.find('\n')), "conf.json:1:1: is a job, not a conf");
 }
 
@@ -122,8 +121,8 @@ TEST(Conf, TheStageOfTheLossNeedsNoRanks) {
   for (const char* ranks : {R"({"0": [0], "1": [1]})", R"({"0": [0], "1": [1], "2": []})"}) {
     std::string text =
         std::string(R"({"module_to_stage_map": [0, 1, 2], "stage_to_rank_map": )") + ranks + "}";
-    EXPECT_EQ(ErrorOf(text, 2, 2), "");
-    EXPECT_NE(ErrorOf(text, 3, 2).find("module 2 is in stage 2, which has no ranks"),
+    EXPECT_EQ(ConfError(text, 2, 2), "");
+    EXPECT_NE(ConfError(text, 3, 2).find("module 2 is in stage 2, which has no ranks"),
               std::string::npos);
   }
 }
@@ -132,28 +131,28 @@ TEST(Conf, RefusesWhatDoesNotFitTheModelOrTheJob) {
   std::string text = R"({"module_to_stage_map": [0, 1, 0],
 "stage_to_rank_map": {"0": [0], "1": [1]}})";
   std::vector<std::pair<int, int>> chain = {{0, 1}, {1, 2}};
-  EXPECT_EQ(ErrorOf(text, 5).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
-  EXPECT_EQ(ErrorOf(text, 1).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
-  EXPECT_EQ(FirstLine(ErrorOf(text, 3, 3)),
+  EXPECT_EQ(ConfError(text, 5).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
+  EXPECT_EQ(ConfError(text, 1).substr(0, 45), "conf.json:1:25: module_to_stage_map has 3 ent");
+  EXPECT_EQ(FirstLine(ConfError(text, 3, 3)),
             "conf.json:2:22: the conf needs 2 ranks, but 3 were launched");
-  EXPECT_EQ(FirstLine(ErrorOf(text, 3, 1)),
+  EXPECT_EQ(FirstLine(ConfError(text, 3, 1)),
             "conf.json:2:22: the conf needs 2 ranks, but 1 was launched");
-  EXPECT_EQ(ErrorOf(text, 3, 2, chain),
+  EXPECT_EQ(ConfError(text, 3, 2, chain),
             "conf.json:1:32: module 1 (stage 1) feeds module 2 (stage 0): values would leave a "
             "stage and come back to it (it is not convex)\n"
             "  a stage may only use values of its own modules and of earlier stages");
-  EXPECT_NE(ErrorOf(text, 3, 2, {{1, 2}}).find("numbered against the flow"), std::string::npos);
+  EXPECT_NE(ConfError(text, 3, 2, {{1, 2}}).find("numbered against the flow"), std::string::npos);
   // The entry of the loss holds no module.
-  EXPECT_EQ(ErrorOf(R"({"module_to_stage_map": [0, 0, 1],
+  EXPECT_EQ(ConfError(R"({"module_to_stage_map": [0, 0, 1],
 "stage_to_rank_map": {"0": [0], "1": [1]}})",
-                    2)
+                      2)
                 .substr(0, 64),
             "conf.json:2:38: stage 1 has no module besides the loss\n  give it");
 }
 
 static std::vector<std::string> MistakesOf(const std::string& text, int modules, int launched,
                                            const std::vector<std::pair<int, int>>& edges) {
-  const std::string path = testing::TempDir() + "/conf.json";
+  const std::string path = TempPath("conf.json");
   WriteFile(path, text);
   std::vector<std::string> texts;
   std::vector<Error> mistakes;

@@ -4,20 +4,16 @@
 
 #include <filesystem>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
 static const std::string kData = TEST_DIR "/data/pipedream";
 
-static std::string ErrorOf(const std::string& text) {
-  try {
-    ReadGraphText(text, "g.txt");
-  } catch (const Error& e) {
-    return std::string(e.what()).substr(0, std::string(e.what()).find('\n'));
-  }
-  return "";
+static std::string GraphError(const std::string& text) {
+  const std::string error = ErrorOf([&] { ReadGraphText(text, "g.txt"); });
+  return error.substr(0, error.find('\n'));
 }
 
 static const std::string kNode =
@@ -81,28 +77,28 @@ TEST(GraphText, ReadsEveryVariant) {
 }
 
 TEST(GraphText, MalformedLinesNameLineAndColumn) {
-  EXPECT_EQ(ErrorOf(kNode), "");
-  EXPECT_EQ(ErrorOf(""), "g.txt:1:1: the graph has no nodes");
-  EXPECT_EQ(ErrorOf("hello"),
+  EXPECT_EQ(GraphError(kNode), "");
+  EXPECT_EQ(GraphError(""), "g.txt:1:1: the graph has no nodes");
+  EXPECT_EQ(GraphError("hello"),
             "g.txt:1:1: a node (ID -- DESCRIPTION -- ...) or an edge (TAB FROM -- TO) is expected");
-  EXPECT_EQ(ErrorOf("a -- Linear -- x=1"), "g.txt:1:16: forward_compute_time= is expected here");
-  EXPECT_EQ(ErrorOf("a -- L -- forward_compute_time=1.x, backward_compute_time=2"),
+  EXPECT_EQ(GraphError("a -- Linear -- x=1"), "g.txt:1:16: forward_compute_time= is expected here");
+  EXPECT_EQ(GraphError("a -- L -- forward_compute_time=1.x, backward_compute_time=2"),
             "g.txt:1:32: a number is expected for forward_compute_time, not \"1.x\"");
-  EXPECT_EQ(ErrorOf("a -- L -- forward_compute_time=1, activation_size=2"),
+  EXPECT_EQ(GraphError("a -- L -- forward_compute_time=1, activation_size=2"),
             "g.txt:1:35: backward_compute_time= is expected here");
-  EXPECT_EQ(ErrorOf("a -- L -- forward_compute_time=-1, backward_compute_time=2"),
+  EXPECT_EQ(GraphError("a -- L -- forward_compute_time=-1, backward_compute_time=2"),
             "g.txt:1:32: forward_compute_time is negative");
-  EXPECT_EQ(ErrorOf("a -- L -- forward_compute_time=nan, backward_compute_time=2"),
+  EXPECT_EQ(GraphError("a -- L -- forward_compute_time=nan, backward_compute_time=2"),
             "g.txt:1:32: a number is expected for forward_compute_time, not \"nan\"");
-  EXPECT_EQ(ErrorOf(kNode + " -- stage_id=x"),
+  EXPECT_EQ(GraphError(kNode + " -- stage_id=x"),
             "g.txt:1:" + std::to_string(kNode.size() + 14) +
                 ": a stage (0, 1, 2, ...) is expected, not \"x\"");
-  EXPECT_EQ(ErrorOf(kNode + "\n" + kNode), "g.txt:2:1: node a is declared twice");
-  EXPECT_EQ(ErrorOf(kNode + "\n\ta -- b"), "g.txt:2:7: node \"b\" is not declared above");
-  EXPECT_EQ(ErrorOf(kNode + "\n\ta - b"), "g.txt:2:2: an edge is expected: FROM -- TO");
-  EXPECT_EQ(ErrorOf(kNode + "\n\ta -- a"), "g.txt:2:2: an edge from a node to itself");
-  EXPECT_EQ(ErrorOf(kNode + "\n" + Node("b") + "\n" + Node("c") +
-                    "\n\ta -- b\n\tb -- c\n\tc -- a\n\ta -- c"),
+  EXPECT_EQ(GraphError(kNode + "\n" + kNode), "g.txt:2:1: node a is declared twice");
+  EXPECT_EQ(GraphError(kNode + "\n\ta -- b"), "g.txt:2:7: node \"b\" is not declared above");
+  EXPECT_EQ(GraphError(kNode + "\n\ta - b"), "g.txt:2:2: an edge is expected: FROM -- TO");
+  EXPECT_EQ(GraphError(kNode + "\n\ta -- a"), "g.txt:2:2: an edge from a node to itself");
+  EXPECT_EQ(GraphError(kNode + "\n" + Node("b") + "\n" + Node("c") +
+                       "\n\ta -- b\n\tb -- c\n\tc -- a\n\ta -- c"),
             "g.txt:6:2: the edge c -- a closes a cycle");
 }
 

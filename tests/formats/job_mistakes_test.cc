@@ -26,7 +26,7 @@ class JobMistakesTest : public testing::Test {
   const std::string path_ = TempPath("job.json");
 };
 
-TEST_F(JobMistakesTest, NoneInAJobThatHolds) {
+TEST_F(JobMistakesTest, AValidJobHasNone) {
   EXPECT_EQ(Texts("{" + kData + R"(, "loss": "mse", "optimizer": {"type": "sgd", "lr": 0.1},
       "microbatches": 2, "microbatch_size": 3})"),
             std::vector<std::string>());
@@ -57,7 +57,7 @@ TEST_F(JobMistakesTest, WhatIsMissingAndWhatIsWrongInside) {
 }
 
 // Only the first mistake of a list is reported.
-TEST_F(JobMistakesTest, OfAListTheFirst) {
+TEST_F(JobMistakesTest, NamesTheFirstOfAList) {
   EXPECT_EQ(Texts("{" + kData + R"(, "loss": ["msee", {"type": "mse", "weight": "x"}],
   "optimizer": {"type": "sgd", "lr": 1}, "microbatches": 1, "microbatch_size": 0})"),
             (std::vector<std::string>{
@@ -66,7 +66,7 @@ TEST_F(JobMistakesTest, OfAListTheFirst) {
                 "2:80: microbatch_size: 0 is out of range: at least 1"}));
 }
 
-TEST_F(JobMistakesTest, OddKeysAreToldOnce) {
+TEST_F(JobMistakesTest, UnknownKeysAreReportedOnce) {
   for (const char* key : {R"(a\"b)", R"(a\u0000b)", "a.b", "a[0]", ": ", ""})
     EXPECT_EQ(Texts("{\"" + std::string(key) + "\": 1, " + kData + R"(, "loss": "mse",
       "optimizer": {"type": "sgd", "lr": 0.1}, "microbatches": 2, "microbatch_size": 3})").size(), 1u)
@@ -74,7 +74,7 @@ TEST_F(JobMistakesTest, OddKeysAreToldOnce) {
 }
 
 // The first mistake is the one that ReadJob throws.
-TEST_F(JobMistakesTest, TheFirstIsThatOfTheReader) {
+TEST_F(JobMistakesTest, TheFirstIsTheReaders) {
   for (const char* job : {"{", "[]", "3", "{}", "{\"data\": 3}", "{\"microbatches\": [}"}) {
     std::ofstream(path_) << job;
     std::string thrown;

@@ -2,19 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/error_text.h"
+
 namespace pipewright {
 
 namespace {
 
 template <typename Read>
-std::string ErrorOf(const std::string& text, Read read) {
+std::string SectionError(const std::string& text, Read read) {
   const Json json = Json::parse(text);
-  try {
-    read(Section{json, "job.json: optimizer"});
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return ErrorOf([&] { read(Section{json, "job.json: optimizer"}); });
 }
 
 }  // namespace
@@ -38,34 +35,34 @@ TEST(JobSection, TypesAreChecked) {
   bool flag = false;
   int64_t count = 0;
   std::string name;
-  EXPECT_EQ(ErrorOf(R"({"flag": 1})", [&](Section s) { s.Get("flag", flag); }),
+  EXPECT_EQ(SectionError(R"({"flag": 1})", [&](Section s) { s.Get("flag", flag); }),
             "job.json: optimizer.flag: true or false is expected, not 1");
-  EXPECT_EQ(ErrorOf(R"({"count": 1.5})", [&](Section s) { s.Get("count", count); }),
+  EXPECT_EQ(SectionError(R"({"count": 1.5})", [&](Section s) { s.Get("count", count); }),
             "job.json: optimizer.count: a whole number is expected, not 1.5");
-  EXPECT_EQ(ErrorOf(R"({"name": []})", [&](Section s) { s.Get("name", name); }),
+  EXPECT_EQ(SectionError(R"({"name": []})", [&](Section s) { s.Get("name", name); }),
             "job.json: optimizer.name: a string is expected, not []");
 }
 
 TEST(JobSection, BoundsOfWholeNumbers) {
   int count = 0;
   auto read = [&](Section s) { s.AtLeast<int>("count", 1, count, 10); };
-  EXPECT_EQ(ErrorOf(R"({"count": 10})", read), "");
+  EXPECT_EQ(SectionError(R"({"count": 10})", read), "");
   EXPECT_EQ(count, 10);
-  EXPECT_EQ(ErrorOf(R"({"count": 0})", read),
+  EXPECT_EQ(SectionError(R"({"count": 0})", read),
             "job.json: optimizer.count: 0 is out of range: at least 1");
-  EXPECT_EQ(ErrorOf(R"({"count": 11})", read),
+  EXPECT_EQ(SectionError(R"({"count": 11})", read),
             "job.json: optimizer.count: 11 is out of range: at most 10");
   // Exceeds an int64; it would be negative if it wrapped around.
-  EXPECT_EQ(ErrorOf(R"({"count": 18446744073709551615})", read),
+  EXPECT_EQ(SectionError(R"({"count": 18446744073709551615})", read),
             "job.json: optimizer.count: 18446744073709551615 is out of range: at most 10");
 }
 
 TEST(JobSection, BoundsOfNumbers) {
   double rate = 0;
   auto read = [&](Section s) { s.Range("rate", 0, 1, rate); };
-  EXPECT_EQ(ErrorOf(R"({"rate": 0})", read), "");
-  EXPECT_NE(ErrorOf(R"({"rate": 1})", read), "");
-  EXPECT_NE(ErrorOf(R"({"rate": -0.1})", read), "");
+  EXPECT_EQ(SectionError(R"({"rate": 0})", read), "");
+  EXPECT_NE(SectionError(R"({"rate": 1})", read), "");
+  EXPECT_NE(SectionError(R"({"rate": -0.1})", read), "");
 }
 
 TEST(JobSection, AStringOrAListOfStrings) {

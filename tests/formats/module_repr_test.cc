@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -12,13 +12,8 @@ ModuleRepr Read(const std::string& text) {
   return ReadModuleRepr({text, "graph.txt", "node4", 3, 12});
 }
 
-std::string ErrorOf(const std::string& text) {
-  try {
-    Read(text);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string ReprError(const std::string& text) {
+  return ErrorOf([&] { Read(text); });
 }
 
 }  // namespace
@@ -53,7 +48,7 @@ TEST(ModuleRepr, NothingButLiterals) {
   for (const char* text :
        {"Linear(__import__('os').system('ls'), 3)", "Linear(2, 3); x = 1", "Linear(a.b)",
         "Linear(2, (lambda: 3))", "Linear(2,", "Linear(2, 3", "(2, 3)"}) {
-    const std::string error = ErrorOf(text);
+    const std::string error = ReprError(text);
     EXPECT_TRUE(error.starts_with("graph.txt:3:")) << text << ": " << error;
   }
 }

@@ -1,4 +1,4 @@
-// Operators that the compiler puts into modules, and what it knows of PyTorch's.
+// Tests the operators that the compiler puts into modules, and what it knows of PyTorch's.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include "ops/draws.h"
 #include "ops/region_ops.h"
 #include "ops/statistics.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
 
@@ -196,12 +197,9 @@ graph(%training : bool, %device : Device, %x : Tensor, %instance : Tensor):
 )IR");
   CheckStatistics(*model.graph);
   auto error = [&](std::vector<int64_t> batch, std::vector<int64_t> instance) {
-    try {
+    return ErrorOf<std::exception>([&] {
       RunGraph(model.graph, {true, at::Device("cpu"), at::ones(batch), at::ones(instance)});
-    } catch (const std::exception& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    });
   };
   EXPECT_EQ(error({2, 3}, {1, 3, 2}), "");
   EXPECT_EQ(error({1, 3, 2}, {1, 3, 2}), "");

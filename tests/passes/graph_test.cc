@@ -9,6 +9,7 @@
 #include "passes/graph/unset.h"
 #include "passes/rnn_dropout.h"
 #include "passes/split/sort_modules.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/passes/run_graph.h"
 
@@ -199,7 +200,7 @@ graph(%training : bool, %device : Device, %x : Tensor, %sizes : Tensor, %h : Ten
   %y : Tensor, %hn : Tensor = aten::gru(%x, %sizes, %h, %w, %no, %two, %p, %training, %no)
   return (%y, %hn)
 )IR");
-  const std::string error = Message([&] { SplitRnnDropout(model); });
+  const std::string error = ErrorOf([&] { SplitRnnDropout(model); });
   EXPECT_EQ(error.find("test.pt2: gru, "), 0u) << error;
   EXPECT_NE(
       error.find(": has dropout between its layers and a packed sequence, whose dropout cannot "
@@ -234,7 +235,7 @@ graph(%training : bool, %device : Device, %x : Tensor, %y : Tensor):
   // relu_ would come before what reads its operand.
   model = ParseModel(text);
   const std::string error =
-      Message([&] { sort(model, {{"a", 0}, {"b", 0}, {"c", 0}, {"d", 1}, {"e", 0}}); });
+      ErrorOf([&] { sort(model, {{"a", 0}, {"b", 0}, {"c", 0}, {"d", 1}, {"e", 0}}); });
   EXPECT_EQ(error.find("test.pt2: relu_, "), 0u) << error;
   EXPECT_NE(error.find("writes in place, in module 0, to memory that "), std::string::npos)
       << error;

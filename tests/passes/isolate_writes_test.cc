@@ -4,6 +4,7 @@
 
 #include "passes/name_writes.h"
 #include "passes/split/split.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {
@@ -54,7 +55,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%c)
 )IR");
   ModuleAssignment assignment = AssignModules(model, {});
-  std::string message = Message([&] { IsolateWrites(model, assignment); });
+  std::string message = ErrorOf([&] { IsolateWrites(model, assignment); });
   EXPECT_NE(message.find("relu_"), std::string::npos) << message;
   EXPECT_NE(message.find("add (the model itself) uses; a cut separates the two"), std::string::npos)
       << message;
@@ -133,7 +134,7 @@ TEST(AssignModules, EqualCutsLeaveWritesWithWhatTheyHide) {
           {Buffer("seen")});
       ModuleAssignment assignment = AssignModules(model, ParseSplit(split));
       EXPECT_EQ(assignment.modules, split[6] - '0') << body;
-      EXPECT_EQ(Message([&] { IsolateWrites(model, assignment); }), "") << split << "\n" << body;
+      EXPECT_EQ(ErrorOf([&] { IsolateWrites(model, assignment); }), "") << split << "\n" << body;
     }
 }
 
@@ -149,7 +150,7 @@ graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):
 )IR",
                            {Buffer("seen")});
   ModuleAssignment assignment = AssignModules(model, {});
-  EXPECT_NE(Message([&] {
+  EXPECT_NE(ErrorOf([&] {
               IsolateWrites(model, assignment);
             }).find("a buffer that is written belongs to one module"),
             std::string::npos);

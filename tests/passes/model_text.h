@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "ops/random_ops.h"
 #include "passes/graph/model.h"
 
@@ -47,16 +46,5 @@ inline torch::jit::Node* Find(const Model& model, const std::string& kind, int n
 }
 
 inline torch::jit::testing::FileCheck Expect() { return torch::jit::testing::FileCheck(); }
-
-// Returns the message of what `f` throws, or "".
-template <class F>
-std::string Message(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 }  // namespace pipewright

@@ -1,3 +1,4 @@
+// Restores what an export fixed: training flags, devices, random operations and dense gradients.
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/ir/constants.h>
 

@@ -9,6 +9,7 @@
 #include "passes/split/isolate_writes.h"
 #include "passes/split/localize.h"
 #include "passes/split/transmit.h"
+#include "tests/error_text.h"
 #include "tests/passes/model_text.h"
 #include "tests/temp_folder.h"
 
@@ -120,7 +121,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%d)
 )IR";
   Model marked = ParseModel(kText);
-  EXPECT_NE(Message([&] { AssignModules(marked, {}); }).find("inside a torch.no_grad() region"),
+  EXPECT_NE(ErrorOf([&] { AssignModules(marked, {}); }).find("inside a torch.no_grad() region"),
             std::string::npos);
   Model even = ParseModel(kText);
   ModuleAssignment assignment = AssignModules(even, ParseSplit("equal:2"));
@@ -144,10 +145,10 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%d)
 )IR";
   Model marked = ParseModel(kText);
-  EXPECT_NE(Message([&] { AssignModules(marked, {}); }).find("lies inside torch.vmap"),
+  EXPECT_NE(ErrorOf([&] { AssignModules(marked, {}); }).find("lies inside torch.vmap"),
             std::string::npos);
   Model even = ParseModel(kText);
-  EXPECT_NE(Message([&] { AssignModules(even, ParseSplit("equal:3")); }).find("enough places"),
+  EXPECT_NE(ErrorOf([&] { AssignModules(even, ParseSplit("equal:3")); }).find("enough places"),
             std::string::npos);
 }
 
@@ -174,7 +175,7 @@ graph(%w : Tensor, %v : Tensor, %training : bool, %device : Device, %x : Tensor)
   ModuleAssignment placed = AssignModules(other, {});
   TransmitShared(other, placed, ParseShared("transmit:v"));
   Expect().check_not("aten::alias")->run(*other.graph);
-  EXPECT_NE(Message([&] {
+  EXPECT_NE(ErrorOf([&] {
               TransmitShared(other, placed, ParseShared("transmit:vv"));
             }).find("no weight \"vv\""),
             std::string::npos);
@@ -191,7 +192,7 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
 )IR",
                            {Parameter("w")});
   ModuleAssignment assignment = AssignModules(model, {});
-  EXPECT_NE(Message([&] {
+  EXPECT_NE(ErrorOf([&] {
               TransmitShared(model, assignment, ParseShared("transmit"));
             }).find("--shared replicate"),
             std::string::npos);
@@ -213,7 +214,7 @@ TEST(AssignModules, BeforeSubmodules) {
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2, 2}));
   Model other = ParseModel(kFourInARow);
   SetScopes(other, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
-  EXPECT_EQ(Message([&] { AssignModules(other, ParseSplit("modules:haed")); }),
+  EXPECT_EQ(ErrorOf([&] { AssignModules(other, ParseSplit("modules:haed")); }),
             "--split modules:haed: there is no submodule \"haed\" (did you mean \"head\"?)\n  "
             "submodules: blocks.1, blocks.10.fc, blocks.1@1, head");
 }
@@ -251,7 +252,7 @@ TEST(AssignModules, ACallbackPlacesWhatATraceRecorded) {
     return !stack.empty() && stack.back() == "b" ? 0 : 1;
   };
   model = Trace(net, {torch::ones({2, 4})});
-  EXPECT_NE(Message([&] { Compile(model, options); }).find("the split callback"),
+  EXPECT_NE(ErrorOf([&] { Compile(model, options); }).find("the split callback"),
             std::string::npos);
 }
 
@@ -266,7 +267,7 @@ TEST(AssignModules, WhatACallbackThrowsIsToldWithTheOperation) {
     return 0;
   };
   Model model = Trace(net, {torch::ones({2, 4})}, {{"x"}});
-  const std::string told = Message([&] { Compile(model, options); });
+  const std::string told = ErrorOf([&] { Compile(model, options); });
   EXPECT_NE(told.find("submodule \"b\""), std::string::npos) << told;
   EXPECT_NE(told.find("pass assign_modules fails: map::at"), std::string::npos) << told;
   EXPECT_NE(told.find("write that line with other operations"), std::string::npos) << told;

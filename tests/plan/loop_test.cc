@@ -1,3 +1,4 @@
+// Folds plans of many steps into a loop, and unrolls them again.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -2,21 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
 namespace {
 
-std::string ErrorOf(const std::string& text) {
+std::string HeaderError(const std::string& text) {
   Plan plan;
   int steps = 0;
-  try {
-    ReadHeader(text, "plan.csv", plan, steps);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return ErrorOf([&] { ReadHeader(text, "plan.csv", plan, steps); });
 }
 
 }  // namespace
@@ -52,14 +47,14 @@ TEST(PlanHeader, SizeCountsTheLeadingLinesOnly) {
 }
 
 TEST(PlanHeader, MistakesNameTheLine) {
-  EXPECT_TRUE(ErrorOf("# remark\n#share 0,1\n").starts_with("plan.csv:2: "));
-  EXPECT_NE(ErrorOf("#share 0,1\n").find("did you mean \"shared\"?"), std::string::npos);
-  EXPECT_NE(ErrorOf("#shared 1,0\n"), "");
-  EXPECT_NE(ErrorOf("#shared 0,0\n"), "");
-  EXPECT_NE(ErrorOf("#shared 0,x\n"), "");
-  EXPECT_NE(ErrorOf("#steps 0\n"), "");
-  EXPECT_NE(ErrorOf("#steps 1,2\n"), "");
-  EXPECT_EQ(ErrorOf("# remark\n#steps 2\n"), "");
+  EXPECT_TRUE(HeaderError("# remark\n#share 0,1\n").starts_with("plan.csv:2: "));
+  EXPECT_NE(HeaderError("#share 0,1\n").find("did you mean \"shared\"?"), std::string::npos);
+  EXPECT_NE(HeaderError("#shared 1,0\n"), "");
+  EXPECT_NE(HeaderError("#shared 0,0\n"), "");
+  EXPECT_NE(HeaderError("#shared 0,x\n"), "");
+  EXPECT_NE(HeaderError("#steps 0\n"), "");
+  EXPECT_NE(HeaderError("#steps 1,2\n"), "");
+  EXPECT_EQ(HeaderError("# remark\n#steps 2\n"), "");
 }
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Changes that make a valid plan invalid, one rule at a time.
+// Changes a valid plan so that it breaks one rule at a time.
 #pragma once
 #include <algorithm>
 #include <functional>

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -76,13 +77,8 @@ TEST(PlanText, FindsEveryMalformedCell) {
 
 TEST(PlanText, ErrorsNameThePlace) {
   auto error = [](const std::string& text) -> std::string {
-    try {
-      ReadPlan(text, "p.csv");
-    } catch (const Error& e) {
-      std::string what = e.what();
-      return what.substr(0, what.find('\n'));
-    }
-    return "accepted";
+    const std::string what = ErrorOf([&] { ReadPlan(text, "p.csv"); });
+    return what.substr(0, what.find('\n'));
   };
   EXPECT_EQ(
       error("0F0\n0F1,2RECVF5"),

@@ -1,4 +1,4 @@
-// Metrics files as curves and as a table.
+// Draws metrics files as curves, and writes them as a table.
 #include "report/curves_picture.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <regex>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -19,13 +19,9 @@ Metrics Read(const std::string& text) {
   return ReadMetrics(path);
 }
 
-std::string ErrorOf(const std::string& text) {
-  try {
-    Read(text);
-  } catch (const Error& e) {
-    return std::string(e.what()).substr(TempPath("metrics.jsonl").size());
-  }
-  return "";
+std::string MetricsError(const std::string& text) {
+  const std::string error = ErrorOf([&] { Read(text); });
+  return error.empty() ? "" : error.substr(TempPath("metrics.jsonl").size());
 }
 
 TEST(ReadMetrics, NamesNestedNumbersAndOmitsLossesOfMicrobatches) {
@@ -49,10 +45,10 @@ TEST(ReadMetrics, ForgivesOnlyTheLastLine) {
   const Metrics metrics = Read("{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
   EXPECT_TRUE(metrics.unfinished);
   EXPECT_EQ(metrics.curves.at("loss").size(), 1u);
-  EXPECT_TRUE(ErrorOf("{\"step\": 1, \"lo\n{\"step\": 2, \"loss\": 1}\n").starts_with(":1:"));
-  EXPECT_TRUE(ErrorOf("{\"step\": 1, \"loss\": 2}\n{\"loss\": 1}\n")
+  EXPECT_TRUE(MetricsError("{\"step\": 1, \"lo\n{\"step\": 2, \"loss\": 1}\n").starts_with(":1:"));
+  EXPECT_TRUE(MetricsError("{\"step\": 1, \"loss\": 2}\n{\"loss\": 1}\n")
                   .starts_with(":2: not a line of metrics: it has no \"step\""));
-  EXPECT_TRUE(ErrorOf("").starts_with(": no metrics in it"));
+  EXPECT_TRUE(MetricsError("").starts_with(": no metrics in it"));
 }
 
 TEST(CurvesCsv, KeepsEveryBit) {

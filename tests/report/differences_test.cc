@@ -1,4 +1,4 @@
-// Differences between plans, confs and traces, and how they are worded.
+// Tests which differences between plans, confs and traces are found, and how they are worded.
 #include "report/differences.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Numbers, escapes and elements of pictures.
+// Tests numbers, escapes and elements of pictures.
 #include "report/svg.h"
 
 #include <gtest/gtest.h>

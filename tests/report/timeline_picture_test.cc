@@ -1,4 +1,4 @@
-// Timelines and memory over a step: where rectangles lie, and how many there are.
+// Draws timelines and memory over a step: checks where rectangles lie, and how many there are.
 #include "report/timeline_picture.h"
 
 #include <gtest/gtest.h>

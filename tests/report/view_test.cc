@@ -1,4 +1,4 @@
-// A package made by hand: what its view computes, and its text, JSON and picture.
+// Views a package made by hand: what is computed, and its text, JSON and picture.
 #include "report/view.h"
 
 #include <gtest/gtest.h>

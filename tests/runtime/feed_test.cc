@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "runtime/data/signatures.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -149,7 +150,7 @@ TEST(Feed, NamesTheFirstSampleThatIsNotFinite) {
   const RunPlan run = ThreeRanks();
   for (float value :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-    const Job job = SixSamples("spoilt.safetensors", value);
+    const Job job = SixSamples("spoiled.safetensors", value);
     RunThreads(3, [&](Transport& transport) {
       Feed feed;
       feed.Open(job, job.data, run, "job.json: data", transport);
@@ -175,7 +176,7 @@ TEST(Feed, AnErrorOfOneRankIsThatOfAll) {
   RunThreads(3, [&](Transport& transport) {
     Feed feed;
     errors[transport.rank()] =
-        MessageOf([&] { feed.Open(job, job.data, run, "job.json: data", transport); });
+        ErrorOf([&] { feed.Open(job, job.data, run, "job.json: data", transport); });
   });
   EXPECT_NE(errors[0].find("(did you mean \"class\"?)"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], errors[0]);

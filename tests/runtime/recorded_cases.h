@@ -1,4 +1,4 @@
-// Modules to record, and one microbatch of them, for the tests of recorded bodies.
+// Makes modules to record, and one microbatch of them, for the tests of recorded bodies.
 #pragma once
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Steps of small sessions on two ranks, and what they write and refuse.
+// Runs steps of small sessions on two ranks, and checks what they write and refuse.
 #include "runtime/session.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include "runtime/output_locks.h"
 #include "runtime/session_losses.h"
 #include "runtime/weights.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -60,7 +61,7 @@ TEST(SessionLosses, ErrorsNameTheOutputs) {
   auto error = [&](const std::function<void(Job&)>& change) {
     Job job = SmallJob();
     change(job);
-    return MessageOf([&] { WithSession(SmallPackage("e.pkg"), 2, job, data, [](Session&) {}); });
+    return ErrorOf([&] { WithSession(SmallPackage("e.pkg"), 2, job, data, [](Session&) {}); });
   };
   EXPECT_EQ(error([](Job& job) { job.losses[0].output_name = "zz"; }),
             "reading on every rank: job.json: loss.output: the model has no output \"zz\" (did you "
@@ -83,7 +84,7 @@ TEST(SessionLosses, ErrorsNameTheOutputs) {
 TEST(NotFinite, NamesTheFirstThatIsNotFinite) {
   auto error = [&](const std::function<void(Session&, SmallData&)>& spoil, Job job = SmallJob()) {
     SmallData data;
-    const std::string message = MessageOf([&] {
+    const std::string message = ErrorOf([&] {
       WithSession(SmallPackage("finite.pkg"), 2, job, data, [&](Session& session) {
         if (session.transport.rank() == 1) spoil(session, data);
         session.transport.AllGather("");
@@ -96,7 +97,7 @@ TEST(NotFinite, NamesTheFirstThatIsNotFinite) {
   EXPECT_EQ(error([](Session&, SmallData& data) { data.target[3][0] = kNan; }),
             "step 1, rank 1, stage 1, microbatch 1: the loss is nan");
   EXPECT_EQ(error([](Session&, SmallData& data) {
-              data.x[2][0] = kNan, data.spoilt = "sample 2 of x holds nan";
+              data.x[2][0] = kNan, data.spoiled = "sample 2 of x holds nan";
             }),
             "step 1, microbatch 0: sample 2 of x holds nan");
   EXPECT_EQ(error([](Session&, SmallData& data) { data.x[2][0] = 2e38f; }),
@@ -118,8 +119,7 @@ TEST(NotFinite, OfTheModelItselfMayBeSaved) {
   WithSession(
       SmallPackage("own.pkg", {0, 0}, {-inf, 0, 0}), 1, SmallJob(), data, [&](Session& session) {
         auto saved = [&](const std::string& name, std::vector<float> values) {
-          const std::string error =
-              MessageOf([&] { CheckSaved(session, name, at::tensor(values)); });
+          const std::string error = ErrorOf([&] { CheckSaved(session, name, at::tensor(values)); });
           return error.substr(0, error.find('\n'));
         };
         EXPECT_EQ(saved("shift", {-inf, 1, 2}), "");
@@ -130,7 +130,7 @@ TEST(NotFinite, OfTheModelItselfMayBeSaved) {
                   "\"momentum_buffer/shift\": holds -inf, which training has made");
         CheckSavedWeights(session);
         session.stages->Weight(0, "scale").detach()[1] = kNan;
-        EXPECT_EQ(MessageOf([&] { CheckSavedWeights(session); }).find("\"scale\": holds nan"), 0u);
+        EXPECT_EQ(ErrorOf([&] { CheckSavedWeights(session); }).find("\"scale\": holds nan"), 0u);
         // The losses of a step, in the order of the microbatches.
         session.stages->terms() = {{{1.}, {kNan}}, {{2.}, {kNan}}};
         const std::optional<BadLoss> bad = FindBadLoss(session, 7);
@@ -165,7 +165,7 @@ TEST(Weights, OfAllRanksAreInOneFileAndAreReadBack) {
   const std::string_view bytes(static_cast<const char*>(two.data_ptr()), 8);
   WriteSafetensors(file, {{"scale", "F32", {2}, bytes}, {"other", "F32", {2}, bytes}});
   EXPECT_EQ(
-      MessageOf([&] {
+      ErrorOf([&] {
         WithSession(SmallPackage("load.pkg", {0, 0}), 1, SmallJob(), data, [&](Session& session) {
           LoadWeights(file, session.run.manifest, *session.stages);
         });
@@ -242,7 +242,7 @@ TEST(OutputLocks, OneRunPerFileAndFolder) {
   std::unique_ptr<OwnerLock> mine = LockFile(file);
   ASSERT_NE(mine, nullptr);
   for (const std::string& name : {file, link}) {
-    const std::string error = MessageOf([&] { LockFile(name); });
+    const std::string error = ErrorOf([&] { LockFile(name); });
     EXPECT_EQ(error.find(name + ": is written by another run: "), 0u) << error;
     EXPECT_NE(error.find("\n  name another file, or wait until that run has ended"),
               std::string::npos)
@@ -254,7 +254,7 @@ TEST(OutputLocks, OneRunPerFileAndFolder) {
     const std::string folder = TempPath("locks");
     std::filesystem::create_directories(folder);
     std::unique_ptr<OwnerLock> first = LockFolder(folder, false, transport);
-    const std::string error = MessageOf([&] { LockFolder(folder, false, transport); });
+    const std::string error = ErrorOf([&] { LockFolder(folder, false, transport); });
     EXPECT_EQ(error.find(folder + ": another run writes its checkpoints there: "), 0u) << error;
     first.reset();
     EXPECT_NE(LockFolder(folder, false, transport), nullptr);

@@ -1,4 +1,5 @@
-// A package of two modules, y = x * scale and z = y + shift, and data in memory to train it on.
+// Makes a package of two modules, y = x * scale and z = y + shift, and data in memory to train it
+// on.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -8,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
@@ -109,14 +109,14 @@ inline Job SmallJob() {
 struct SmallData : Microbatches {
   at::Tensor x = at::arange(12, at::kFloat).view({4, 3}).div(8);
   at::Tensor target = at::ones({4, 3});
-  std::string spoilt;  // what NotFinite says
+  std::string spoiled;  // what NotFinite says
 
   std::vector<TensorSpec> Specs(int64_t, int) override { return {{at::kFloat, {2, 3}, true}}; }
   at::Tensor Input(int i, int64_t, int microbatch) override {
     return (i < 0 ? target : x).narrow(0, 2 * microbatch, 2);
   }
   TensorSpec Target(int, int64_t, int) override { return {at::kFloat, {2, 3}, true}; }
-  std::string NotFinite(int64_t, int) override { return spoilt; }
+  std::string NotFinite(int64_t, int) override { return spoiled; }
 };
 
 // Calls `body` on each of the ranks with a session that is ready to step.
@@ -160,16 +160,6 @@ struct SmallReference {
 
 inline bool Close(const at::Tensor& a, const at::Tensor& b) {
   return at::allclose(a, b, 1e-5, 1e-6);
-}
-
-// Returns the message of the Error that `act` throws, or "".
-inline std::string MessageOf(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace pipewright

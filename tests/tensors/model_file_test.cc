@@ -1,5 +1,5 @@
-// Expectations are from safetensors' own tests; files in tests/data/tensors were written by
-// safetensors.torch.save_model 0.8.
+// Writes and loads model files. Expectations are from safetensors' own tests; files in
+// tests/data/tensors were written by safetensors.torch.save_model 0.8.
 #include "tensors/model_file.h"
 
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 
 #include <fstream>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
 #include "tensors/tensor_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"
 
@@ -54,15 +54,13 @@ TEST(ModelFile, LoadReportsWhatTheReferenceReports) {
   EXPECT_TRUE(torch::equal(apart.a->bias, torch::arange(4.0) + 100));
   EXPECT_EQ(LoadModel(shared, apart_file, false).unexpected, (Names{"b.bias", "b.weight"}));
   const torch::Tensor before = apart.a->weight.clone();
-  EXPECT_EQ(MessageOf([&] { LoadModel(apart, shared_file); }),
+  EXPECT_EQ(ErrorOf([&] { LoadModel(apart, shared_file); }),
             shared_file +
                 ": missing: \"b.bias\", \"b.weight\"\n"
                 "  pass strict = false, or give weights of this model");
   EXPECT_TRUE(torch::equal(apart.a->weight, before));
   torch::nn::Linear narrow(3, 4);
-  EXPECT_EQ(MessageOf([&] {
-              LoadModel({{"a.weight", narrow->weight}}, shared_file, false);
-            }),
+  EXPECT_EQ(ErrorOf([&] { LoadModel({{"a.weight", narrow->weight}}, shared_file, false); }),
             "Trying to set a tensor of shape [4, 4] in \"a.weight\" (which has shape [4, 3]), this "
             "looks incorrect.");
   // The model's types are kept.
@@ -88,7 +86,7 @@ TEST(ModelFile, PartsOfOneStorage) {
   EXPECT_TRUE(torch::equal(other, whole));
   SaveModel({{"A", whole.slice(0, 0, 50)}, {"B", whole.slice(0, 50)}}, path);
   EXPECT_EQ(TensorFile(path).Names().size(), 2u);
-  EXPECT_NE(MessageOf([&] {
+  EXPECT_NE(ErrorOf([&] {
               SaveModel({{"A", whole.slice(0, 0, 50)}, {"B", whole.slice(0, 40)}}, path);
             }).find("none covers all of it"),
             std::string::npos);
@@ -105,9 +103,7 @@ TEST(ModelFile, PartsOfOneStorage) {
 TEST(ModelFile, WhatCannotBeWritten) {
   const std::string path = TempPath("refused.safetensors");
   torch::Tensor turned = torch::rand({10, 20}).t();
-  EXPECT_NE(MessageOf([&] {
-              SaveModel({{"t", turned}}, path);
-            }).find("\"t\": is not contiguous"),
+  EXPECT_NE(ErrorOf([&] { SaveModel({{"t", turned}}, path); }).find("\"t\": is not contiguous"),
             std::string::npos);
   SaveOptions force;
   force.force_contiguous = true;
@@ -116,9 +112,9 @@ TEST(ModelFile, WhatCannotBeWritten) {
   // A tensor beside its transpose: one memory, and the first name is the contiguous one.
   SaveModel({{"u", turned}, {"a", turned.t()}}, path);
   EXPECT_EQ(TensorFile(path).Names(), Names{"a"});
-  MessageOf([&] { SaveModel({{"m", torch::empty({2}, torch::kMeta)}}, path); });
-  MessageOf([&] { SaveModel({{"s", torch::eye(3).to_sparse()}}, path); });
-  MessageOf([&] { SaveModel({{"c", torch::zeros({2}, torch::kComplexDouble)}}, path); });
+  ErrorOf([&] { SaveModel({{"m", torch::empty({2}, torch::kMeta)}}, path); });
+  ErrorOf([&] { SaveModel({{"s", torch::eye(3).to_sparse()}}, path); });
+  ErrorOf([&] { SaveModel({{"c", torch::zeros({2}, torch::kComplexDouble)}}, path); });
   EXPECT_EQ(TensorFile(path).Names(), Names{"a"});  // the file is unchanged
   torch::Tensor conjugate = torch::randn({3}, torch::kComplexFloat).conj();
   SaveModel({{"c", conjugate},
@@ -134,7 +130,7 @@ TEST(ModelFile, WhatCannotBeWritten) {
   // Two names of the same conjugate are still one tensor.
   SaveModel({{"c", conjugate}, {"tied", conjugate}}, path);
   EXPECT_EQ(TensorFile(path).Names(), (Names{"c"}));
-  EXPECT_EQ(MessageOf([&] { SaveModel({{"m", torch::Tensor()}}, path); }),
+  EXPECT_EQ(ErrorOf([&] { SaveModel({{"m", torch::Tensor()}}, path); }),
             "\"m\": is not defined: it has no values");
   SaveModel({{"c", conjugate},
              {"none", torch::zeros({0, 3})},
@@ -184,13 +180,13 @@ TEST(TensorFile, GetSliceReadsWhatItReturns) {
                            x.slice(0, 2, 3).slice(1, 4, 9).slice(2, 1, 2)));
   EXPECT_TRUE(torch::equal(counted({{0}, {0}, {-1}}), x.slice(2, 4)));
   EXPECT_EQ(counted({{3, 2}}).sizes(), (std::vector<int64_t>{0, 300, 5}));
-  EXPECT_NE(MessageOf([&] {
+  EXPECT_NE(ErrorOf([&] {
               file.GetSlice("x", {{0, 4}, {0, 301}});
             }).find("index 301 out of bounds for tensor dimension #1 of size 300"),
             std::string::npos);
-  MessageOf([&] { file.GetSlice("x", {{-5, 2}}); });
-  MessageOf([&] { file.GetSlice("x", {{0}, {0}, {0}, {0}}); });
-  EXPECT_NE(MessageOf([&] { file.Get("yy"); }).find("did you mean \"y\"?"), std::string::npos);
+  ErrorOf([&] { file.GetSlice("x", {{-5, 2}}); });
+  ErrorOf([&] { file.GetSlice("x", {{0}, {0}, {0}, {0}}); });
+  EXPECT_NE(ErrorOf([&] { file.Get("yy"); }).find("did you mean \"y\"?"), std::string::npos);
 }
 
 }  // namespace

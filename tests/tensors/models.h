@@ -1,13 +1,11 @@
-// Models for these tests.
+// Defines models for these tests.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 
 namespace pipewright {
 
@@ -21,15 +19,5 @@ struct TwoLinear : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& x) { return b->forward(a->forward(x)); }
 };
-
-inline std::string MessageOf(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
 
 }  // namespace pipewright

@@ -1,4 +1,5 @@
-// Expectations are from accelerate's and torch-to-nnef's own tests.
+// Loads weights by device maps, and offloads them. Expectations are from accelerate's and
+// torch-to-nnef's own tests.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include "tensors/device_load.h"
 #include "tensors/empty_weights.h"
 #include "tensors/model_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"
 
@@ -41,11 +43,11 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
     OffloadedTensor copy = a;
     copy.UpdateValues(x * 2);
     EXPECT_TRUE(torch::equal(a.Load(), x * 2));
-    EXPECT_NE(MessageOf([&] {
+    EXPECT_NE(ErrorOf([&] {
                 a.UpdateValues(torch::rand({5}));
               }).find("has shape [10, 10], the values have [5]"),
               std::string::npos);
-    EXPECT_NE(MessageOf([&] {
+    EXPECT_NE(ErrorOf([&] {
                 a.UpdateValues(x.to(at::kHalf));
               }).find("is float32, the values are float16"),
               std::string::npos);
@@ -58,8 +60,8 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
     // A type that the file format lacks, and a tensor that is not in order.
     torch::Tensor z = torch::randn({3, 4}, torch::kComplexDouble).t().conj();
     EXPECT_TRUE(torch::equal(OffloadedTensor::From(z, "z", folder), z));
-    MessageOf([&] { OffloadedTensor::From(torch::empty({1}, at::kMeta), "m", folder); });
-    MessageOf([&] { OffloadedTensor::From(torch::eye(2).to_sparse(), "s", folder); });
+    ErrorOf([&] { OffloadedTensor::From(torch::empty({1}, at::kMeta), "m", folder); });
+    ErrorOf([&] { OffloadedTensor::From(torch::eye(2).to_sparse(), "s", folder); });
   }
   EXPECT_EQ(EntriesOf(folder), 0u);
 }
@@ -79,7 +81,7 @@ TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // even those that accelera
     EXPECT_EQ(tensor.numel(), value.numel());
     EXPECT_EQ(tensor.device(), value.device());
     if (value.numel()) {
-      MessageOf([&] { tensor.Load(); });
+      ErrorOf([&] { tensor.Load(); });
       std::filesystem::rename(file + "-away", file);
     }
     const torch::Tensor back = tensor, bytes = value.detach().contiguous();
@@ -300,7 +302,7 @@ TEST(DeviceLoad, Options) {
   EXPECT_TRUE(torch::equal(load.on_disk.at("0.weight"), given));
   // Refusals, and reports.
   auto refused = [&](const DeviceMap& map) {
-    return MessageOf([&] { LoadByDeviceMap(*model, path, map); });
+    return ErrorOf([&] { LoadByDeviceMap(*model, path, map); });
   };
   EXPECT_NE(refused({{"1", "cpu"}}).find("no device for 0.weight, 0.bias"), std::string::npos);
   EXPECT_NE(refused({{"", "tpu"}}).find("unknown device \"tpu\""), std::string::npos);
@@ -308,7 +310,7 @@ TEST(DeviceLoad, Options) {
             std::string::npos);
   values.erase("0.bias");
   values.emplace("foo", given);
-  EXPECT_NE(MessageOf([&] {
+  EXPECT_NE(ErrorOf([&] {
               LoadByDeviceMap(*model, values, {{"", "cpu"}});
             }).find("missing: \"0.bias\"; unexpected: \"foo\""),
             std::string::npos);
@@ -329,26 +331,24 @@ TEST(SetTensor, UnderEveryName) {
   EXPECT_TRUE(model.a->bias.requires_grad());
   SetTensor(model, "a.weight", at::kMeta);
   EXPECT_TRUE(model.b->weight.is_meta());
-  EXPECT_NE(MessageOf([&] { SetTensor(model, "a.weight", at::kCPU); }).find("give it a value"),
+  EXPECT_NE(ErrorOf([&] { SetTensor(model, "a.weight", at::kCPU); }).find("give it a value"),
             std::string::npos);
   SetTensor(model, "a.weight", at::kCPU, torch::full({4, 4}, 2));
   EXPECT_EQ(model.b->weight.scalar_type(), at::kFloat);
   EXPECT_EQ(model.b->weight[1][1].item<float>(), 2);
-  EXPECT_NE(MessageOf([&] { SetTensor(model, "b.bais", at::kCPU); }).find("did you mean"),
+  EXPECT_NE(ErrorOf([&] { SetTensor(model, "b.bais", at::kCPU); }).find("did you mean"),
             std::string::npos);
   torch::nn::Sequential norm;  // buffers, in modules within
   {
     EmptyWeights scope(true);
     norm->push_back(torch::nn::BatchNorm1d(4));
   }
-  EXPECT_NE(MessageOf([&] { SetTensor(*norm, "0.running_mean", at::kCPU); }).find("a value"),
+  EXPECT_NE(ErrorOf([&] { SetTensor(*norm, "0.running_mean", at::kCPU); }).find("a value"),
             std::string::npos);
   SetTensor(*norm, "0.running_mean", at::kCPU, torch::ones({4}));
   EXPECT_EQ(norm->named_buffers()["0.running_mean"].sum().item<float>(), 4);
   torch::nn::Linear linear(3, 4);
-  EXPECT_EQ(MessageOf([&] {
-              SetTensor(*linear, "weight", at::kCPU, torch::rand({2, 2}));
-            }),
+  EXPECT_EQ(ErrorOf([&] { SetTensor(*linear, "weight", at::kCPU, torch::rand({2, 2})); }),
             "Trying to set a tensor of shape [2, 2] in \"weight\" (which has shape [4, 3]), this "
             "looks incorrect.");
 }
@@ -359,7 +359,7 @@ TEST(ModelsInTurn, OneSendsTheOtherAway) {
   torch::nn::Sequential none;  // without tensors
   torch::Tensor x = torch::rand({2, 4});
   const torch::Tensor one = first.forward(x), two = second.forward(x);
-  MessageOf([] { ModelsInTurn(at::kCPU); });
+  ErrorOf([] { ModelsInTurn(at::kCPU); });
   {
     ModelsInTurn turns(at::kCPU, /*files=*/true, folder);
     EXPECT_EQ(turns.Add(first), 0u);
@@ -385,7 +385,7 @@ TEST(ModelsInTurn, OneSendsTheOtherAway) {
     EXPECT_TRUE(first.a->bias.is_meta());
     turns.Remove(1);  // for good
     turns.Use(0);
-    MessageOf([&] { turns.Use(3); });
+    ErrorOf([&] { turns.Use(3); });
   }
   EXPECT_TRUE(torch::equal(second.forward(x), two));
   EXPECT_EQ(EntriesOf(folder), 0u);

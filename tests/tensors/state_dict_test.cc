@@ -6,6 +6,7 @@
 #include "formats/weights/safetensors.h"
 #include "tensors/offload_folder.h"
 #include "tensors/offloaded_tensor.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"
 
@@ -51,9 +52,9 @@ TEST(StateDict, OwnersHaveTheirViewsByPlace) {
   EXPECT_EQ(row.sizes(), (std::vector<int64_t>{4}));
   const torch::Tensor memory = torch::arange(6.);
   EXPECT_NE(
-      MessageOf([&] { OwnersOf({{"a", memory.slice(0, 0, 4)}, {"b", memory.slice(0, 2, 6)}}); }),
+      ErrorOf([&] { OwnersOf({{"a", memory.slice(0, 0, 4)}, {"b", memory.slice(0, 2, 6)}}); }),
       "");  // neither covers the other
-  EXPECT_EQ(MessageOf([] { CheckShape("w", {2, 3}, {3, 2}); }),
+  EXPECT_EQ(ErrorOf([] { CheckShape("w", {2, 3}, {3, 2}); }),
             "Trying to set a tensor of shape [3, 2] in \"w\" (which has shape [2, 3]), this looks "
             "incorrect.");
 }
@@ -75,11 +76,11 @@ TEST(OffloadFolder, LivesAsLongAsItsProcessAndIsItsOwn) {
   EXPECT_FALSE(fs::exists(path));
   EXPECT_TRUE(fs::exists(parent + "/other"));
   WriteFile(parent + "/file", "");
-  EXPECT_NE(MessageOf([&] { OffloadFolder::In(parent + "/file"); }).find(parent + "/file"),
+  EXPECT_NE(ErrorOf([&] { OffloadFolder::In(parent + "/file"); }).find(parent + "/file"),
             std::string::npos);
   WriteBytes(parent + "/file", "new");
   EXPECT_EQ(ReadFile(parent + "/file"), "new");
-  EXPECT_NE(MessageOf([&] { WriteBytes(parent + "/none/file", "x"); }), "");
+  EXPECT_NE(ErrorOf([&] { WriteBytes(parent + "/none/file", "x"); }), "");
 }
 
 TEST(OffloadedTensor, HandlesAreOneTensorUntilTheLastIsGone) {
@@ -93,8 +94,8 @@ TEST(OffloadedTensor, HandlesAreOneTensorUntilTheLastIsGone) {
     const torch::Tensor more = torch::rand({2, 3});
     copy.UpdateValues(more);
     EXPECT_TRUE(torch::equal(tensor, more));
-    EXPECT_NE(MessageOf([&] { tensor.UpdateValues(torch::rand({3, 2})); }), "");
-    EXPECT_NE(MessageOf([&] { tensor.UpdateValues(more.to(torch::kDouble)); }), "");
+    EXPECT_NE(ErrorOf([&] { tensor.UpdateValues(torch::rand({3, 2})); }), "");
+    EXPECT_NE(ErrorOf([&] { tensor.UpdateValues(more.to(torch::kDouble)); }), "");
     EXPECT_TRUE(torch::equal(tensor, more));  // unchanged
     tensor.UpdateValues(torch::ones({4}, torch::kDouble), false, false);
     EXPECT_EQ(copy.sizes(), (std::vector<int64_t>{4}));
@@ -110,8 +111,8 @@ TEST(OffloadedTensor, HandlesAreOneTensorUntilTheLastIsGone) {
     file = tensor.file();
   }
   EXPECT_FALSE(fs::exists(file));
-  EXPECT_NE(MessageOf([] { OffloadedTensor::From(torch::ones({2}, torch::kMeta), "m"); }), "");
-  EXPECT_NE(MessageOf([] { OffloadedTensor::From(torch::ones({2}).to_sparse(), "s"); }), "");
+  EXPECT_NE(ErrorOf([] { OffloadedTensor::From(torch::ones({2}, torch::kMeta), "m"); }), "");
+  EXPECT_NE(ErrorOf([] { OffloadedTensor::From(torch::ones({2}).to_sparse(), "s"); }), "");
 }
 
 TEST(OffloadedTensor, OfACheckpointIsNeverWrittenTo) {
@@ -123,10 +124,10 @@ TEST(OffloadedTensor, OfACheckpointIsNeverWrittenTo) {
     OffloadedTensor tensor = OffloadedTensor::In(path, "w");
     EXPECT_TRUE(torch::equal(tensor, values));
     EXPECT_EQ(tensor.file(), path);
-    EXPECT_NE(MessageOf([&] { tensor.UpdateValues(values + 1); }), "");
+    EXPECT_NE(ErrorOf([&] { tensor.UpdateValues(values + 1); }), "");
     EXPECT_TRUE(torch::equal(tensor.To(torch::kHalf), values.to(torch::kHalf)));
     EXPECT_EQ(tensor.To(torch::kHalf).file(), path);  // converted on each load
-    EXPECT_NE(MessageOf([&] { OffloadedTensor::In(path, "v"); }).find("\"v\""), std::string::npos);
+    EXPECT_NE(ErrorOf([&] { OffloadedTensor::In(path, "v"); }).find("\"v\""), std::string::npos);
   }
   EXPECT_EQ(ReadFile(path), before);
   EXPECT_FALSE(OffloadScope::Active());

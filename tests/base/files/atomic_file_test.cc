@@ -104,7 +104,7 @@ static bool Takes(const std::string& path, bool in_place = false) {
   return status == 0;
 }
 
-TEST(CheckWritable, OfWhatIsNotReplacedTheFolderMayRefuse) {
+TEST(CheckWritable, AcceptsFilesOverwrittenInPlaceInAReadOnlyFolder) {
   namespace fs = std::filesystem;
   const std::string folder = TempPath("refuses");
   CreateFolders(folder);

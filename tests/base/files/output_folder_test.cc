@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -20,15 +21,10 @@ static std::vector<std::string> Write(const std::string& folder, const OutputTex
 
 static std::string Refused(const std::string& folder, const OutputTexts& files,
                            const std::vector<std::string>& read = {}) {
-  try {
-    Write(folder, files, read, false);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return ErrorOf([&] { Write(folder, files, read, false); });
 }
 
-TEST(OutputFolder, WhatItWroteItWritesAgain) {
+TEST(OutputFolder, ReplacesItsOwnFiles) {
   const std::string at = TempPath("again");
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "2"}, {"c.py", "3"}}), "");
   WriteFile(at + "/c.py", "edited");
@@ -43,7 +39,7 @@ TEST(OutputFolder, WhatItWroteItWritesAgain) {
   EXPECT_EQ(ReadFile(at + "/mine.py"), "mine");
 }
 
-TEST(OutputFolder, WhatOthersWroteStays) {
+TEST(OutputFolder, KeepsFilesOfOthers) {
   const std::string at = TempPath("others");
   std::filesystem::create_directories(at);
   WriteFile(at + "/b.py", "mine");
@@ -111,7 +107,7 @@ TEST(OutputFolder, OthersRecordsAreNotBelieved) {
   EXPECT_NE(Refused(at, {{"a.py", "1"}}), "");
 }
 
-TEST(OutputFolder, WhatWasInterruptedIsDoneAgain) {
+TEST(OutputFolder, RepeatsWhatWasInterrupted) {
   const std::string at = TempPath("interrupted");
   Write(at, {{"a.py", "1"}, {"b.py", "2"}}, {}, false);
   // The second file cannot be written: its temporary name is too long.
@@ -122,7 +118,7 @@ TEST(OutputFolder, WhatWasInterruptedIsDoneAgain) {
   EXPECT_EQ(ReadFile(at + "/b.py"), "6");
 }
 
-TEST(OutputFolder, WhatIsNoFileIsRefused) {
+TEST(OutputFolder, RefusesWhatIsNotAFile) {
   const std::string at = TempPath("kinds");
   std::filesystem::create_directories(at + "/a.py");
   EXPECT_NE(Refused(at, {{"a.py", "1"}}).find("is not a plain file"), std::string::npos);

@@ -1,4 +1,4 @@
-// Notes, warnings and their colors, and lines that a terminal lets a run rewrite.
+// Tests notes, warnings and their colors, and lines that a terminal lets a run rewrite.
 #include "base/process/messages.h"
 
 #include <fcntl.h>
@@ -12,36 +12,11 @@
 #include <map>
 #include <string>
 
-#include "base/process/process_memory.h"
 #include "base/process/terminal.h"
+#include "tests/environment.h"
 
 namespace pipewright {
 namespace {
-
-// Sets or removes variables of the environment while it lives.
-class Environment {
- public:
-  using Variables = std::map<std::string, const char*>;
-  explicit Environment(const Variables& variables) {
-    for (const auto& [name, value] : variables) {
-      const char* old = std::getenv(name.c_str());
-      if (old) old_[name] = old;
-      names_[name] = old != nullptr;
-      Set(name, value);
-    }
-  }
-  Environment(const Environment&) = delete;
-  ~Environment() {
-    for (const auto& [name, existed] : names_) Set(name, existed ? old_[name].c_str() : nullptr);
-  }
-
- private:
-  static void Set(const std::string& name, const char* value) {
-    value ? setenv(name.c_str(), value, 1) : unsetenv(name.c_str());
-  }
-  std::map<std::string, bool> names_;
-  std::map<std::string, std::string> old_;
-};
 
 // Calls `f` while `stream` is a terminal of 77 columns, which does not control this process.
 void OnTerminal(int stream, const std::function<void()>& f) {
@@ -151,22 +126,6 @@ TEST(Terminal, OffersALineOnlyWhereItCanBeRewritten) {
   OfferProgressLine(true);
   EXPECT_EQ(ProgressColumns(), 0u);
   testing::internal::GetCapturedStdout();
-}
-
-// The whole of a large buffer becomes resident when it is written, and leaves again.
-TEST(ProcessMemory, CountsPagesThatAreWritten) {
-  constexpr int64_t kSize = 64 << 20;
-  const int64_t before = ResidentBytes();
-  ASSERT_GT(before, 0);
-  EXPECT_EQ(before % sysconf(_SC_PAGESIZE), 0);
-  {
-    std::string large(kSize, 'x');
-    EXPECT_EQ(large.back(), 'x');
-    const int64_t during = ResidentBytes();
-    EXPECT_GE(during - before, kSize * 9 / 10);
-    EXPECT_LE(during - before, kSize * 2);
-  }
-  EXPECT_LT(ResidentBytes() - before, kSize / 2);
 }
 
 }  // namespace

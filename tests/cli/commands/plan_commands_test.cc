@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "cli/commands/simulate_report.h"
 #include "cli/commands/tune_runs.h"
@@ -12,6 +11,7 @@
 #include "cli/commands/zb_auto_plan.h"
 #include "plan/plan_text.h"
 #include "plan/simulate/simulate.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -20,16 +20,6 @@ namespace {
 std::string File(const std::string& name, const std::string& text) {
   std::ofstream(TempPath(name)) << text;
   return TempPath(name);
-}
-
-template <class F>
-std::string ErrorOf(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 // F takes 1 and B 2. Rank 1 runs 1F0 from 1 to 2 and 1B0 to 4; rank 0 then runs 0B0 to 6.

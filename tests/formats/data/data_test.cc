@@ -1,10 +1,11 @@
+// Reads samples of tokens, of arrays and of a source in a library, in the order of epochs.
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
 #include "formats/data/npy.h"
 #include "formats/data/open.h"
 #include "formats/weights/safetensors.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -19,15 +20,6 @@ static std::vector<T> Sample(const DataSource& source, int column, int64_t sampl
   std::vector<T> numbers(static_cast<size_t>(count));
   source.Read(column, sample, reinterpret_cast<char*>(numbers.data()));
   return numbers;
-}
-
-static std::string ErrorOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
 }
 
 // Computed by a Python program from the definition in the header.

@@ -9,6 +9,7 @@
 #include "plan/partition/io/profile_problem.h"
 #include "plan/partition/io/report.h"
 #include "plan/partition/solve.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 namespace {
@@ -46,13 +47,8 @@ Profile Example() {
   return profile;
 }
 
-std::string Message(const std::string& text) {
-  try {
-    ParseProfile(text, "p.json");
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string ProfileError(const std::string& text) {
+  return ErrorOf([&] { ParseProfile(text, "p.json"); });
 }
 
 TEST(Profile, JsonReadsBackByteForByte) {
@@ -66,7 +62,7 @@ TEST(Profile, FaultsAreNamedWithTheirPlace) {
   auto changed = [&](const std::string& from, const std::string& to) {
     std::string copy = text;
     copy.replace(copy.find(from), from.size(), to);
-    return Message(copy);
+    return ProfileError(copy);
   };
   EXPECT_NE(changed("\"bytes\": 16.0", "\"bytes\": -1").find("of at least 0"), std::string::npos);
   EXPECT_NE(changed("\"consumers\": [1, 2]", "\"consumers\": [0, 2]").find("nodes after"),

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -16,13 +16,8 @@ Pickle Parse(const std::string& bytes) {
   });
 }
 
-std::string ErrorOf(const std::string& bytes) {
-  try {
-    Parse(bytes);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string PickleError(const std::string& bytes) {
+  return ErrorOf([&] { Parse(bytes); });
 }
 
 }  // namespace
@@ -50,11 +45,11 @@ TEST(Pickle, ReadsPlainData) {
   EXPECT_EQ(pickle[tuple.items.at(0)].real, 0.5);
 }
 
-TEST(Pickle, SaysWhereItEnds) { EXPECT_EQ(Parse(kPlain + "more").size, kPlain.size()); }
+TEST(Pickle, ReportsItsSize) { EXPECT_EQ(Parse(kPlain + "more").size, kPlain.size()); }
 
 TEST(Pickle, EveryCutIsRefused) {
   for (size_t cut = 0; cut < kPlain.size(); ++cut)
-    EXPECT_NE(ErrorOf(kPlain.substr(0, cut)), "") << cut;
+    EXPECT_NE(PickleError(kPlain.substr(0, cut)), "") << cut;
 }
 
 TEST(Pickle, CallsAreDescribedAndNotMade) {
@@ -71,8 +66,8 @@ TEST(Pickle, CallsAreDescribedAndNotMade) {
 }
 
 TEST(Pickle, OtherGlobalsAreRefused) {
-  EXPECT_NE(ErrorOf("\x80\x02"
-                    "cos\nsystem\nX\x02\0\0\0ls\x85R."s)
+  EXPECT_NE(PickleError("\x80\x02"
+                        "cos\nsystem\nX\x02\0\0\0ls\x85R."s)
                 .find("system"),
             std::string::npos);
 }
@@ -85,7 +80,7 @@ TEST(Pickle, PersistentObjectsKeepTheirIdentifier) {
 }
 
 TEST(Pickle, UnknownInstructionsNameTheByte) {
-  EXPECT_EQ(ErrorOf("\x80\x02i."s),
+  EXPECT_EQ(PickleError("\x80\x02i."s),
             "f: byte 2: an instruction (105) that does not describe plain data; nothing was "
             "executed");
 }

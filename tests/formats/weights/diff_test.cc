@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
-#include "base/error.h"
+#include "base/files/read_file.h"
 #include "formats/weights/tensors_to_write.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -89,13 +91,43 @@ TEST(TensorsToWrite, GivesBackWhatWasRead) {
   const std::string one = Floats({1, 2}), two = Floats({5});
   const Checkpoint from = Written("a", {{"v", "F32", {2}, one}, {"u", "F32", {1}, two}});
   std::map<std::string, std::string> metadata;
-  for (auto equal : {WriteChoices::kRefused, WriteChoices::kTied, WriteChoices::kApart}) {
-    WriteChoices choices;
+  const Checkpoint to = Written("b", TensorsToWrite(from, {}, metadata), metadata);
+  EXPECT_TRUE(Diff(from, to).Equal());
+  EXPECT_EQ(to.tensors.size(), 2u);
+  EXPECT_TRUE(metadata.empty());
+}
+
+// The index takes a.weight from one file of torch.save, and b.weight, which is equal, from the
+// other.
+TEST(TensorsToWrite, EqualTensorsOfTwoFilesAreRefusedTiedOrKeptApart) {
+  const std::string folder = TempPath("two_files");
+  std::filesystem::create_directory(folder);
+  for (const char* name : {"/1.bin", "/2.bin"})
+    std::filesystem::copy(TEST_DIR "/data/fuzz/state.pt", folder + name);
+  WriteFile(folder + "/pytorch_model.bin.index.json", R"({"weight_map":
+      {"a.bias": "1.bin", "a.weight": "1.bin", "n": "1.bin", "b.weight": "2.bin"}})");
+  const Checkpoint from = OpenCheckpoint(folder);
+  WriteChoices choices;
+  std::map<std::string, std::string> metadata;
+  auto write = [&](WriteChoices::Equal equal) {
     choices.equal = equal;
-    const Checkpoint to = Written("b", TensorsToWrite(from, choices, metadata), metadata);
+    metadata.clear();
+    const std::vector<TensorToWrite> tensors = TensorsToWrite(from, choices, metadata);
+    const Checkpoint to = Written("c", tensors, metadata);
     EXPECT_TRUE(Diff(from, to).Equal());
-    EXPECT_EQ(to.tensors.size(), 2u);
-  }
+    Strings names;
+    for (const StoredTensor& tensor : to.tensors) names.push_back(tensor.name);
+    return names;
+  };
+  EXPECT_EQ(ErrorOf([&] { write(WriteChoices::kRefused); }),
+            folder +
+                ": \"a.weight\" and \"b.weight\" are bitwise identical but in different files, "
+                "which do not say whether the model ties them\n  --equal tied writes one for "
+                "both, as a strict load into a model that ties them expects; --equal apart "
+                "writes each");
+  EXPECT_EQ(write(WriteChoices::kTied), (Strings{"a.bias", "a.weight", "n"}));
+  EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"b.weight", "a.weight"}}));
+  EXPECT_EQ(write(WriteChoices::kApart), (Strings{"a.bias", "a.weight", "b.weight", "n"}));
   EXPECT_TRUE(metadata.empty());
 }
 

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
 #include "formats/weights/diff.h"
+#include "formats/weights/run_checkpoint.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -80,34 +80,53 @@ TEST(Merge, NamesShardsAfterTheFile) {
   ExpectEqual(merged.from, merged.files.back());
 }
 
+// Flips a bit of the file's last byte.
+static void Damage(const std::string& file) {
+  std::string bytes = ReadFile(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  WriteFile(file, bytes);
+}
+
 TEST(Merge, RefusesADamagedShard) {
   const std::string folder = Checkpoints(), output = TempPath("damaged.safetensors");
   const std::string shard = folder + "/step-00000002/module1.safetensors";
-  std::string bytes = ReadFile(shard);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  std::ofstream(shard, std::ios::binary) << bytes;
-  try {
-    MergeRunCheckpoint(folder, output, 0, NoWarning);
-    ADD_FAILURE() << "accepted";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("module1.safetensors"), std::string::npos) << e.what();
-  }
+  Damage(shard);
+  EXPECT_EQ(ErrorOf([&] { MergeRunCheckpoint(folder, output, 0, NoWarning); }),
+            shard + ": has other content than was written (its hash differs)");
   EXPECT_FALSE(fs::exists(output));
 }
 
 TEST(Merge, TakesAnOlderCheckpointWithAWarning) {
   const std::string folder = Checkpoints(), output = TempPath("older.safetensors");
-  fs::create_directory(folder + "/step-00000003");
-  fs::copy(folder + "/step-00000002", folder + "/step-00000003");
-  fs::remove(folder + "/step-00000003/module0.safetensors");
-  std::vector<std::string> warnings;
+  const std::string older = folder + "/step-00000002";
+  RunCheckpoint newer = ReadRunCheckpoint(older);
+  newer.path = folder + "/step-00000003", newer.step = 3;
+  fs::copy(older, newer.path);
+  WriteRunCheckpoint(newer);
   fs::remove(folder + "/latest");
-  const MergedCheckpoint merged = MergeRunCheckpoint(
-      folder, output, 0, [&](const std::string& text) { warnings.push_back(text); });
-  EXPECT_EQ(fs::path(merged.from).filename(), "step-00000002");
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(warnings[0].ends_with("; the next older checkpoint is taken")) << warnings[0];
-  EXPECT_NE(warnings[0].find("step-00000003"), std::string::npos) << warnings[0];
+  EXPECT_EQ(MergeRunCheckpoint(folder, output, 0, NoWarning).from, newer.path);
+
+  const std::string shard = newer.path + "/module0.safetensors";
+  std::vector<std::string> warnings;
+  auto merge = [&] {
+    warnings.clear();
+    return MergeRunCheckpoint(folder, output, 0,
+                              [&](const std::string& text) { warnings.push_back(text); });
+  };
+  Damage(shard);
+  EXPECT_EQ(merge().from, older);
+  EXPECT_EQ(warnings, std::vector<std::string>{
+                          shard + ": has other content than was written (its hash differs); "
+                                  "the next older checkpoint is taken"});
+  fs::remove(shard);
+  EXPECT_EQ(merge().from, older);
+  EXPECT_EQ(warnings, std::vector<std::string>{
+                          shard + ": the shard is missing; the next older checkpoint is taken"});
+  Damage(older + "/module0.safetensors");
+  EXPECT_EQ(ErrorOf(merge), older +
+                                "/module0.safetensors: has other content than was written (its "
+                                "hash differs)");
+  EXPECT_EQ(warnings.size(), 1u);
 }
 
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -84,7 +85,7 @@ TEST(RunCheckpoint, ReplacesOneOfTheSameStep) {
 }
 
 // With a file or a link where a step's folder should be, and a link to itself.
-TEST(RunCheckpoint, WhatIsNoFolderIsPassedOverAndReplaced) {
+TEST(RunCheckpoint, PassesOverAndReplacesFiles) {
   std::string folder = Fresh("checkpoints");
   Commit(folder, 1, "content");
   WriteFile(folder + "/step-00000002", "a file");
@@ -99,7 +100,7 @@ TEST(RunCheckpoint, WhatIsNoFolderIsPassedOverAndReplaced) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 5);
 }
 
-TEST(RunCheckpoint, WhatIsNotCompleteIsNotListed) {
+TEST(RunCheckpoint, ListsOnlyCompleteOnes) {
   std::string folder = Fresh("checkpoints");
   EXPECT_THROW(ReadRunCheckpoint(folder), Error);
   Commit(folder, 1, "content");
@@ -115,12 +116,8 @@ TEST(RunCheckpoint, WhatIsNotCompleteIsNotListed) {
 }
 
 static std::string Problem(const RunCheckpoint& checkpoint) {
-  try {
-    VerifyShard(checkpoint, "module0.safetensors");
-    return "";
-  } catch (const Error& e) {
-    return std::string(e.what()).substr(checkpoint.path.size());
-  }
+  const std::string error = ErrorOf([&] { VerifyShard(checkpoint, "module0.safetensors"); });
+  return error.empty() ? "" : error.substr(checkpoint.path.size());
 }
 
 TEST(RunCheckpoint, NamesDamagedShards) {

@@ -1,3 +1,4 @@
+// Partitions for devices whose links differ, and compares with all partitions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -92,7 +92,7 @@ TEST(Partition, NodesWithoutCostBesideACpu) {
 
 // A node without work joins its neighbor in the search for the best; the next best may separate
 // them.
-TEST(Partition, NextBestPartsWhatTheBestHasTogether) {
+TEST(Partition, NextBestMaySeparateWhatTheBestJoins) {
   PartitionProblem problem;
   problem.nodes.resize(2);
   problem.nodes[0].device_time = 4;

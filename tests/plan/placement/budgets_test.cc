@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -15,13 +15,8 @@ std::string Text(const std::vector<Budget>& budgets) {
   return text;
 }
 
-std::string ErrorOf(const std::vector<std::string>& texts) {
-  try {
-    ParseBudgets(texts);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string BudgetsError(const std::vector<std::string>& texts) {
+  return ErrorOf([&] { ParseBudgets(texts); });
 }
 
 }  // namespace
@@ -41,11 +36,12 @@ TEST(Budgets, KindsOfDevices) {
 }
 
 TEST(Budgets, MistakesNameTheOption) {
-  EXPECT_EQ(ErrorOf({"0"}), "--max-memory: \"0\" is not DEVICE=SIZE\n  as in 0=10GiB,cpu=30GiB");
-  EXPECT_TRUE(ErrorOf({"0=1,0=2"}).ends_with("the device 0 is named twice"));
-  EXPECT_NE(ErrorOf({"dsk=1"}).find("did you mean \"disk\"?"), std::string::npos);
-  EXPECT_NE(ErrorOf({"-1=1"}), "");
-  EXPECT_NE(ErrorOf({"0=lots"}), "");
+  EXPECT_EQ(BudgetsError({"0"}),
+            "--max-memory: \"0\" is not DEVICE=SIZE\n  as in 0=10GiB,cpu=30GiB");
+  EXPECT_TRUE(BudgetsError({"0=1,0=2"}).ends_with("the device 0 is named twice"));
+  EXPECT_NE(BudgetsError({"dsk=1"}).find("did you mean \"disk\"?"), std::string::npos);
+  EXPECT_NE(BudgetsError({"-1=1"}), "");
+  EXPECT_NE(BudgetsError({"0=lots"}), "");
 }
 
 }  // namespace pipewright

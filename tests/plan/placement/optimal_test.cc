@@ -1,3 +1,4 @@
+// Compares optimal placements with their bounds, and with filling devices in order.
 #include <gtest/gtest.h>
 
 #include <functional>

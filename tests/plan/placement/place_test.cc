@@ -211,7 +211,7 @@ TEST(Place, FallbackFillsAnEmptyDevice) {
 }
 
 // Cases in which accelerate fails or omits something.
-TEST(Place, CorrectWhereAccelerateIsNot) {
+TEST(Place, IsCorrectWhereAccelerateIsNot) {
   // Buffers of split modules.
   Placement blocks = PlaceUnder(Model("Blk2head"), "0=340,1=1000");
   Map(blocks);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "plan/placement/tensor_ids.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 namespace {
@@ -127,12 +128,7 @@ TEST(Residence, Problems) {
 TEST(Residence, Cures) {
   Manifest manifest = FourModules();
   auto message = [&](const DeviceMap& map, int ranks) -> std::string {
-    try {
-      ReadResidence(manifest, map, "map.json", ranks);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "none";
+    return ErrorOf([&] { ReadResidence(manifest, map, "map.json", ranks); });
   };
   // "" beside other keys is refused.
   EXPECT_TRUE(message({{"module0", "cpu"}}, 1).ends_with("\n  add them"));

@@ -1,3 +1,4 @@
+// Places modules that share buffers, which count once on each device.
 #include <gtest/gtest.h>
 
 #include <random>

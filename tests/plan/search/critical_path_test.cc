@@ -94,7 +94,7 @@ void ExpectSame(const OrderTimes& times, const Figures& figures) {
   EXPECT_EQ(times.total, total);
 }
 
-TEST(CriticalPath, CriticalPathsAreTheSimulators) {
+TEST(CriticalPath, AgreesWithTheSimulator) {
   std::mt19937 random(41);
   int stuck = 0, over = 0, within = 0;
   for (int n = 0; n < 300; ++n) {
@@ -138,7 +138,7 @@ TEST(CriticalPath, CriticalPathsAreTheSimulators) {
   EXPECT_GT(within, 1000);
 }
 
-TEST(CriticalPath, DispatchersAreTheSimulators) {
+TEST(CriticalPath, DispatchersAgreeWithTheSimulator) {
   std::mt19937 random(42);
   int played = 0;
   for (int n = 0; n < 300; ++n) {

@@ -9,6 +9,7 @@
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/simulate/lower_bound.h"
+#include "tests/error_text.h"
 #include "tests/plan/schedules/order_lists.h"
 
 namespace pipewright {
@@ -67,7 +68,7 @@ TEST(Simulate, InterleavedClosedForms) {
       }
 }
 
-TEST(Simulate, NoRankIsIdleForLessThanNothing) {
+TEST(Simulate, NoIdleTimeIsNegative) {
   for (const RankFigures& rank : FiguresOf(orders::OneFOneB(2, 2), Uniform(0.9, 0.75, 0.75)).ranks) {
     EXPECT_GE(rank.idle, 0);
     EXPECT_FALSE(std::signbit(rank.span_bubble_rate())) << rank.span_bubble_rate();
@@ -297,19 +298,10 @@ TEST(Simulate, OneStagesCostsOnOneRank) {
   EXPECT_EQ(trace.ranks[0][1].start, 6 + 2 + 3);
 }
 
-std::string Refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 TEST(Simulate, Refusals) {
   Costs costs = Uniform(1, 1, 1);
   auto run = [&](const char* text) {
-    return Refusal([&] { Simulate(ReadPlan(text, "plan"), costs); });
+    return ErrorOf([&] { Simulate(ReadPlan(text, "plan"), costs); });
   };
   EXPECT_NE(run("0B0,0F0\n").find("rank 0, action 0, 0B0: comes before the forward"),
             std::string::npos);
@@ -333,7 +325,7 @@ TEST(Costs, DefaultsAndErrors) {
   EXPECT_EQ(costs.stages[0].activation, 1);
   EXPECT_EQ(costs.stages[0].kept_for_W, 0);
   EXPECT_EQ(TransferTime(costs, 0, 1, 100), 0);
-  auto refuse = [](const char* text) { return Refusal([&] { ParseCosts(text, "c.json"); }); };
+  auto refuse = [](const char* text) { return ErrorOf([&] { ParseCosts(text, "c.json"); }); };
   EXPECT_NE(refuse(R"({"stages": [{"F": 1, "I": 1}]})").find("c.json: stages[0]: needs \"W\""),
             std::string::npos);
   EXPECT_NE(refuse(R"({"stages": [{"F": -1, "I": 1, "W": 1}]})").find("stages[0].F"),

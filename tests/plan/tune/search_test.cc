@@ -1,4 +1,4 @@
-// Candidates of tune: the search compared with all candidates, memory limits, recomputation.
+// Compares the search of tune with all candidates, under memory limits and with recomputation.
 #include "plan/tune/search.h"
 
 #include <gtest/gtest.h>

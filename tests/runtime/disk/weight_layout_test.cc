@@ -1,4 +1,4 @@
-// The layout of weights in a buffer, on random files that are read and moved as it says.
+// Lays out weights in a buffer, on random files that are read and moved as the layout says.
 #include "runtime/disk/weight_layout.h"
 
 #include <gtest/gtest.h>

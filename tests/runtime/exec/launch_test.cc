@@ -68,6 +68,14 @@ TEST(Launch, AFailedAssertionOnOneRankEndsEveryRank) {
   EXPECT_EQ(ended.Count("rank 2: "), 1) << ended.output;
 }
 
+TEST(Launch, AQuietAbortEndsEveryRankWithoutABanner) {
+  Ended ended = Launch(3, MPI_TESTS " --gtest_also_run_disabled_tests --gtest_filter=AbortQuietly.*"
+                                    "EndsEveryRank");
+  EXPECT_EQ(ended.code, 7) << ended.output;
+  EXPECT_EQ(ended.Count("MPI_ABORT"), 0) << ended.output;
+  EXPECT_EQ(ended.Count("AbortQuietly returned"), 0) << ended.output;
+}
+
 TEST(Launch, ManyStepsLeaveNothingBehind) {
   const bool many = std::getenv("PIPEWRIGHT_LONG");
   // Five ranks that poll, on one or two cores: this takes seconds on an idle machine, and more than

@@ -1,4 +1,4 @@
-// Headers of messages, and how a difference is described.
+// Tests headers of messages, and how a difference is described.
 #include "runtime/exec/message.h"
 
 #include <gtest/gtest.h>

@@ -148,7 +148,7 @@ TEST(MpiTransport, ASendCompletesOnceItsReceiveIsPosted) {
 }
 
 // A sender that finds where its value is wanted is done with it.
-TEST(MpiTransport, WhatIsAskedForLeavesAtOnce) {
+TEST(MpiTransport, SendsAtOnceWhatIsRequested) {
   if (World().size() < 2) return;
   constexpr size_t kBytes = 3 << 20;
   const bool wanted = MpiOptionsFromEnvironment().inbox;
@@ -191,7 +191,7 @@ TEST(MpiTransport, GathersByRank) {
   }
 }
 
-TEST(MpiTransport, VotesAlike) {
+TEST(MpiTransport, VotesEquallyOnAllRanks) {
   const int last = World().size() - 1;
   std::string text;
   try {

@@ -1,3 +1,4 @@
+// Gives the tests of mpi_main.cc their transport.
 #pragma once
 #include "runtime/transport/mpi_transport.h"
 

@@ -1,4 +1,4 @@
-// Lists of ranks: peers, tags, channels and the places where sums begin.
+// Tests lists of ranks: peers, tags, channels and the places where sums begin.
 #include "runtime/exec/rank_list.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
+#include "tests/error_text.h"
 #include "tests/runtime/exec/fake_model.h"
 
 namespace pipewright {
@@ -79,27 +80,22 @@ TEST(RankList, SharesTagsWhenThereAreFew) {
   }
 }
 
-std::string ErrorOf(const Plan& plan, const StageGraph& graph,
-                    const std::vector<SharedGroup>& groups, int rank) {
-  try {
-    MakeRankList(plan, graph, groups, rank, 100);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+std::string ListError(const Plan& plan, const StageGraph& graph,
+                      const std::vector<SharedGroup>& groups, int rank) {
+  return ErrorOf([&] { MakeRankList(plan, graph, groups, rank, 100); });
 }
 
 TEST(RankList, NamesTheActionThatDoesNotFit) {
-  EXPECT_EQ(ErrorOf(TwoRanks("0F0,1F0", ""), Chain(), {}, 0),
+  EXPECT_EQ(ListError(TwoRanks("0F0,1F0", ""), Chain(), {}, 0),
             "rank 0, action 1, 1F0: stage 1 is not on this rank");
-  EXPECT_EQ(ErrorOf(TwoRanks("0F0,5F0", ""), Chain(), {}, 0),
+  EXPECT_EQ(ListError(TwoRanks("0F0,5F0", ""), Chain(), {}, 0),
             "rank 0, action 1, 5F0: there are only 2 stages");
   StageGraph ends = Chain();
   ends.edges[0].gradient = false;
-  EXPECT_EQ(ErrorOf(TwoRanks("0F0", "1SEND_B0"), ends, {}, 1),
+  EXPECT_EQ(ListError(TwoRanks("0F0", "1SEND_B0"), ends, {}, 1),
             "rank 1, action 0, 1SEND_B0: no value between these stages carries a gradient");
   ends.edges.clear();
-  EXPECT_EQ(ErrorOf(TwoRanks("0F0", "1RECV_F0"), ends, {}, 1),
+  EXPECT_EQ(ListError(TwoRanks("0F0", "1RECV_F0"), ends, {}, 1),
             "rank 1, action 0, 1RECV_F0: no value goes between stages 0 and 1");
 }
 
@@ -115,7 +111,7 @@ TEST(RankList, BeginsSumsAtTheLastReduction) {
   const std::vector<int> both = {0, 1}, none;
   for (size_t i = 0; i < list.entries.size(); ++i)
     EXPECT_EQ(list.entries[i].groups, i % 4 == 1 ? both : none) << i;
-  EXPECT_EQ(ErrorOf(TwoRanks("0REDUCE_GRAD,0STEP,1REDUCE_GRAD,1STEP", ""), graph, groups, 0),
+  EXPECT_EQ(ListError(TwoRanks("0REDUCE_GRAD,0STEP,1REDUCE_GRAD,1STEP", ""), graph, groups, 0),
             "rank 0, action 1, 0STEP: STEP needs a REDUCE_GRAD before it: the stage shares a "
             "weight or has replicas");
 }

@@ -1,4 +1,4 @@
-// Sums over ranks, against additions one after the other.
+// Compares sums over ranks with additions one after the other.
 #include "runtime/exec/reduce.h"
 
 #include <gtest/gtest.h>

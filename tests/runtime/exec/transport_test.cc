@@ -9,6 +9,7 @@
 
 #include "runtime/exec/phase.h"
 #include "runtime/transport/thread_transport.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 namespace {
@@ -184,14 +185,11 @@ TEST(Phase, FailsOnEveryRankWhereItFailsOnOne) {
 // Errors of torch have lines that differ between ranks; an empty error is still a failure.
 TEST(Phase, ShowsWhatTorchThrowsWithoutItsBacktrace) {
   auto text = [](const std::string& what) -> std::string {
-    try {
+    return ErrorOf<AgreedError>([&] {
       RunThreads(2, [&](Transport& t) {
         Phase(t, "loading", [&] { throw std::runtime_error(what); });
       });
-    } catch (const AgreedError& e) {
-      return e.what();
-    }
-    return "nothing thrown";
+    });
   };
   EXPECT_EQ(text("no such key\nException raised from f at a.cpp:1\nframe #0\n"),
             "loading on every rank: no such key");
@@ -242,13 +240,10 @@ TEST(Vote, EveryErrorIsShownWithTheProgram) {
 
 TEST(Agree, NamesTheRanksThatDiffer) {
   auto text = [](std::vector<uint64_t> hashes) -> std::string {
-    try {
+    return ErrorOf<AgreedError>([&] {
       RunThreads(static_cast<int>(hashes.size()),
                  [&](Transport& t) { Agree(t, hashes[t.rank()], "job.json"); });
-    } catch (const AgreedError& e) {
-      return e.what();
-    }
-    return "";
+    });
   };
   const std::string cure = "\n  give every host the same files and the same command line";
   EXPECT_EQ(text({7}), "");

@@ -23,7 +23,7 @@ struct Pair {
 
 Region Of(std::string& text) { return {text.data(), text.size()}; }
 
-TEST(Inbox, WhatIsPutIsThere) {
+TEST(Inbox, HoldsWhatIsPut) {
   Pair pair;
   ASSERT_TRUE(pair.outbox);
   std::string text(10000, 'x');
@@ -149,7 +149,7 @@ uint64_t Held(const Inbox& inbox) {
 
 // The worst order of sizes for memory that cannot be moved: each round doubles the size, with gaps
 // of half of it.
-TEST(Inbox, GapsAreGivenBack) {
+TEST(Inbox, ReusesGaps) {
   Inbox inbox(1);
   constexpr uint64_t kMost = 16 << 20;
   std::vector<std::pair<std::shared_ptr<void>, uint64_t>> held, kept;
@@ -171,7 +171,7 @@ TEST(Inbox, GapsAreGivenBack) {
   EXPECT_LE(most, 2 * kMost + (1 << 20));
 }
 
-TEST(Inbox, WhatWasUsedOnceIsGivenBack) {
+TEST(Inbox, GivesBackWhatWasUsed) {
   Inbox inbox(1);
   std::memset(inbox.Allocate(64 << 20).get(), 1, 64 << 20);
   EXPECT_GE(Held(inbox), 64u << 20) << "the next minibatch may be alike";

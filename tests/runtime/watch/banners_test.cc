@@ -31,7 +31,7 @@ std::string Shown(const std::string& all, size_t piece) {
   return shown;
 }
 
-TEST(Banners, ThoseOfEndsGoAndAllElseStays) {
+TEST(Banners, RemovesThoseOfEndsAndKeepsTheRest) {
   const std::string before = "pipewright-run: job.json: no\n  a cure\n", after = "- a list\n--\nend";
   for (const size_t piece : {1, 7, 100, 10000}) {
     EXPECT_EQ(Shown(before + kAbort + kSlots + kCounts + after, piece), before + kSlots + after);
@@ -41,7 +41,7 @@ TEST(Banners, ThoseOfEndsGoAndAllElseStays) {
   }
 }
 
-TEST(Banners, WhatIsNoBannerIsShownAtOnce) {
+TEST(Banners, ShowsOtherTextAtOnce) {
   std::string text = "step 1\nhalf a li";
   EXPECT_EQ(TakeShown(text, false), "step 1\nhalf a li");
   text = kRule + "MPI_ABORT was";

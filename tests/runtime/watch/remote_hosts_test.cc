@@ -1,4 +1,4 @@
-// Two hosts of one process that exchange the status of their ranks over the loopback.
+// Plays two hosts in one process, which exchange the status of their ranks over the loopback.
 #include "runtime/watch/remote_hosts.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Folders in shared memory whose users are gone.
+// Checks that folders in shared memory go with their users.
 #include "runtime/watch/status_folder.h"
 
 #include <gtest/gtest.h>

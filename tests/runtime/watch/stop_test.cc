@@ -1,4 +1,4 @@
-// Agreement on the last step, among threads and with one rank alone; and the pause between polls.
+// Tests how threads, and one rank alone, agree on the last step; and the pause between polls.
 #include "runtime/watch/stop.h"
 
 #include <gtest/gtest.h>

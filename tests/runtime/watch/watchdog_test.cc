@@ -1,4 +1,4 @@
-// The guard of a rank: what it says when the rank dies, and when it says nothing.
+// Tests the guard of a rank: what it says when the rank dies, and when it says nothing.
 #include "runtime/watch/watchdog.h"
 
 #include <gtest/gtest.h>

@@ -2,11 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
-
-#include "tests/plan/partition/brute_force.h"
-
 namespace pipewright {
 namespace {
 
@@ -22,21 +17,6 @@ PartitionProblem Chain() {
   problem.devices.resize(1);
   problem.devices[0].count = 2;
   return problem;
-}
-
-TEST(ExactPartition, AgreesWithAllPartitionsOfRandomGraphs) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
-    PartitionProblem problem = RandomProblem(random, 5, static_cast<int>(random() % 256));
-    double expected = BruteForceOptimum(problem);
-    UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
-    PartitionResult result = ExactPartition(problem, graph, {});
-    ASSERT_TRUE(result.proven) << seed;
-    ASSERT_EQ(result.feasible, expected < kInfinity) << seed;
-    if (!result.feasible) continue;
-    EXPECT_NEAR(result.objective, expected, 1e-9 * (1 + expected)) << seed;
-    EXPECT_EQ(CheckPartition(problem, result), "") << seed;
-  }
 }
 
 TEST(ExactPartition, FindsOnlyPartitionsUnderTheLimit) {

@@ -159,7 +159,7 @@ TEST(Report, NeverWorseThanEqualCuts) {
       }
 }
 
-TEST(Report, DotColoursStages) {
+TEST(Report, DotColorsStages) {
   ModelGraph graph = Profile("alexnet");
   for (GraphNode& node : graph.nodes) node.stage = 1;
   std::string dot = GraphDot(graph);

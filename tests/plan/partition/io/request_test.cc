@@ -1,12 +1,12 @@
 #include "plan/partition/io/request.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "base/error.h"
+#include "base/files/read_file.h"
+#include "tests/error_text.h"
+#include "tests/temp_folder.h"
 
 namespace pipewright {
 namespace {
@@ -37,17 +37,15 @@ PartitionProblem Problem(const PartitionRequest& request) {
   return MakeProblem(input, request, profile);
 }
 
-TEST(PartitionMode, HasNames) {
-  for (PartitionMode mode :
-       {PartitionMode::kExact, PartitionMode::kFast, PartitionMode::kPipeDream})
-    EXPECT_EQ(PartitionModeFromText(ToText(mode)), mode);
-  EXPECT_STREQ(ToText(PartitionMode::kPipeDream), "pipedream");
-  EXPECT_EQ(PartitionObjectiveFromText("bottleneck"), PartitionObjective::kBottleneck);
-  EXPECT_EQ(PartitionObjectiveFromText("step"), PartitionObjective::kStep);
-  for (const char* other : {"", "Exact", "fast ", "steps"}) {
-    EXPECT_THROW(PartitionModeFromText(other), Error) << other;
-    EXPECT_THROW(PartitionObjectiveFromText(other), Error) << other;
-  }
+// Returns the error that the options cause.
+std::string ProblemError(const PartitionRequest& request) {
+  return ErrorOf<UsageError>([&] { Problem(request); });
+}
+
+std::string Write(const std::string& name, const std::string& text) {
+  const std::string path = TempPath(name);
+  WriteFile(path, text);
+  return path;
 }
 
 TEST(PartitionRequest, MakesTheProblemOfAGraph) {
@@ -78,9 +76,9 @@ TEST(PartitionRequest, SortsDevicesIntoClasses) {
   EXPECT_EQ(problem.devices[1].speed, 2);
   EXPECT_EQ(problem.devices[1].memory_bytes, 1000);
   request.speeds = {1, 2};
-  EXPECT_THROW(Problem(request), UsageError);
+  EXPECT_EQ(ProblemError(request), "--speeds: one number per device is expected: 3, not 2");
   request.speeds = {1, 0, 1};
-  EXPECT_THROW(Problem(request), UsageError);
+  EXPECT_EQ(ProblemError(request), "--speeds: speeds and links above 0 are expected");
 }
 
 TEST(PartitionRequest, TakesTheSlowerDirectionOfEachPairOfLinks) {
@@ -97,7 +95,9 @@ TEST(PartitionRequest, TakesTheSlowerDirectionOfEachPairOfLinks) {
   EXPECT_TRUE(Problem(request).pair_links.empty());  // all alike: links of devices
   EXPECT_EQ(Problem(request).devices[0].link, 2);
   request.links = {0, 2, 2, 0, 0, 2, 2, 2, 0};
-  EXPECT_THROW(Problem(request), UsageError);
+  EXPECT_EQ(ProblemError(request), "--links: bandwidths above 0 are expected between devices");
+  request.links = {2, 2, 2, 2};
+  EXPECT_EQ(ProblemError(request), "--links: one number per device is expected: 3, not 4");
 }
 
 TEST(PartitionRequest, SelectsTheMicrobatchesInFlight) {
@@ -110,7 +110,7 @@ TEST(PartitionRequest, SelectsTheMicrobatchesInFlight) {
   EXPECT_EQ(Problem(request).in_flight, InFlight::kGPipe);
   EXPECT_EQ(Problem(request).microbatches, 4);
   request.microbatches = PartitionRequest().microbatches;
-  EXPECT_THROW(Problem(request), UsageError);  // all of how many?
+  EXPECT_EQ(ProblemError(request), "--microbatches: gpipe holds all microbatches: say how many");
 }
 
 TEST(PartitionRequest, KeepsNodesTogetherAndSharesWeights) {
@@ -122,7 +122,8 @@ TEST(PartitionRequest, KeepsNodesTogetherAndSharesWeights) {
   EXPECT_GE(problem.nodes[0].group, 0);
   EXPECT_EQ(problem.nodes[0].group, problem.nodes[1].group);
   request.together = {plain.nodes[0].name + ",node77"};
-  EXPECT_THROW(Problem(request), UsageError);
+  EXPECT_EQ(ProblemError(request),
+            "--together: there is no node \"node77\" (did you mean \"node1\"?)");
   request = Request();
   request.shared = {both};
   problem = Problem(request);
@@ -134,12 +135,13 @@ TEST(PartitionRequest, KeepsNodesTogetherAndSharesWeights) {
   EXPECT_NEAR(weight.time, 2 * 24 * plain.exchange_time, 1e-15);
   request = Request();
   request.bandwidths = {0};
-  EXPECT_THROW(Problem(request), UsageError);
+  EXPECT_EQ(ProblemError(request), "-b: a bandwidth above 0 is expected");
 }
 
 TEST(PartitionRequest, BecomesTheOptionsOfPipeDream) {
   PartitionRequest request;
-  EXPECT_THROW(UpstreamOptions(request), UsageError);
+  EXPECT_EQ(ErrorOf<UsageError>([&] { UpstreamOptions(request); }),
+            "-n: the number of machines is expected\n  -n 4, or -n 4 2 for two levels");
   request.stages = 2;
   EXPECT_EQ(UpstreamOptions(request).machines, Ints{2});
   request.devices = 3;
@@ -155,26 +157,16 @@ TEST(PartitionRequest, BecomesTheOptionsOfPipeDream) {
   EXPECT_EQ(UpstreamOptions(request).memory_bytes, 5000);
   EXPECT_EQ(UpstreamOptions(request).activation_compression_ratio, 0.5);
   request.memory = "-1";
-  EXPECT_THROW(UpstreamOptions(request), UsageError);
+  EXPECT_EQ(ErrorOf<UsageError>([&] { UpstreamOptions(request); }),
+            "--memory: a size of at least 0 is expected, not -1");
 }
 
-// A folder of files that is removed at the end.
-struct Folder {
-  std::string path = testing::TempDir() + "pipewright-request-" + std::to_string(getpid());
-  Folder() { std::filesystem::create_directories(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name) << text;
-    return path + "/" + name;
-  }
-};
-
 TEST(PartitionRequest, MeasuresPackagesWithoutAFittingProfile) {
-  Folder folder;
   PartitionRequest request;
-  request.file = folder.path;
+  request.file = TempPath("package");
+  std::filesystem::create_directory(request.file);
   EXPECT_TRUE(NeedsMeasuring(request));
-  std::string profile = folder.Write("profile.json", "{}");
+  const std::string profile = Write("package/profile.json", "{}");
   EXPECT_FALSE(NeedsMeasuring(request));
   request.microbatch = 4;
   EXPECT_TRUE(NeedsMeasuring(request));
@@ -186,26 +178,43 @@ TEST(PartitionRequest, MeasuresPackagesWithoutAFittingProfile) {
 }
 
 TEST(PartitionRequest, DetectsTheKindOfItsInput) {
-  Folder folder;
   PartitionRequest request;
-  request.file = folder.Write("g.txt", kGraph);
+  request.file = Write("g.txt", kGraph);
   PartitionInput graph = ReadPartitionInput(request);
   EXPECT_EQ(graph.kind, PartitionInput::kGraphText);
   EXPECT_EQ(graph.graph.nodes.size(), 3u);
   EXPECT_TRUE(graph.has_graph());
   request.microbatch = 2;  // only packages are measured
-  EXPECT_THROW(ReadPartitionInput(request), UsageError);
+  EXPECT_EQ(ErrorOf<UsageError>([&] { ReadPartitionInput(request); }),
+            "--microbatch-size: is for measuring a package, and " + request.file +
+                " is a file\n  leave it out, or name the package");
   request.microbatch = 0;
-  request.file = folder.Write("t.json", R"({"maxFPGAs": 1, "nodes": []})");
+  request.file = Write("t.json", R"({"maxFPGAs": 1, "nodes": []})");
   PartitionInput instance = ReadPartitionInput(request);
   EXPECT_EQ(instance.kind, PartitionInput::kTarnawski);
   EXPECT_FALSE(instance.has_graph());
-  for (const char* other : {"{}", "PK\3\4", "", "[1"}) {
-    request.file = folder.Write("other", other);
-    EXPECT_THROW(ReadPartitionInput(request), Error) << other;
-  }
-  request.file = folder.path + "/missing";
-  EXPECT_THROW(ReadPartitionInput(request), Error);
+  request.file = Write("other", "");
+  const std::string& other = request.file;
+  auto error = [&](const std::string& text) {
+    WriteFile(other, text);
+    return ErrorOf([&] { ReadPartitionInput(request); });
+  };
+  EXPECT_EQ(error("{}"), other +
+                             ":1:1: is neither graph text, nor a profile, nor an instance of "
+                             "Tarnawski et al.");
+  EXPECT_EQ(error("PK\3\4"), other +
+                                 ": is a model, not a profile or a package\n"
+                                 "  compile it first: pipewright compile " +
+                                 other + " -o FOLDER");
+  EXPECT_EQ(error(""), other +
+                           ":1:1: not JSON: syntax error while parsing value - unexpected end of "
+                           "input; expected '[', '{', or a literal");
+  EXPECT_EQ(error("[1"), other +
+                             ":1:3: not JSON: syntax error while parsing array - unexpected end "
+                             "of input; expected ']'");
+  request.file = TempPath("no_such_graph.txt");
+  EXPECT_EQ(ErrorOf([&] { ReadPartitionInput(request); }),
+            request.file + ": cannot be read: No such file or directory");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "plan/placement/device_map.h"
 #include "plan/placement/tree/checkpoint_tree.h"
 #include "plan/placement/tree/read_tree.h"
+#include "tests/error_text.h"
 #include "tests/plan/placement/models.h"
 #include "tests/temp_folder.h"
 
@@ -112,14 +113,7 @@ TEST(ModuleTree, Ties) {  // only the first name counts
 }
 
 TEST(ModuleTree, ErrorsNameThePlace) {
-  auto error = [](const Json& root) {
-    try {
-      ReadModuleTree(root, "t.json");
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
-  };
+  auto error = [](const Json& root) { return ErrorOf([&] { ReadModuleTree(root, "t.json"); }); };
   auto tensor = [](Json entry) { return Json{{"", ModuleJson("M", {{"w", entry}})}}; };
   EXPECT_NE(error(Json::array()).find("one root"), std::string::npos);
   EXPECT_NE(error(Json{{"x", 1}}).find("one root"), std::string::npos);

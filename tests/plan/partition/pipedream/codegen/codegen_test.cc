@@ -6,6 +6,7 @@
 #include "base/files/read_file.h"
 #include "formats/conf.h"
 #include "plan/partition/pipedream/codegen/torch_text.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -145,12 +146,7 @@ TEST(Codegen, NamesOfPythonAndOfWhatIsWrittenAreRefused) {
                      const std::map<int, int>& replicas = {}) {
     CodegenOptions options = Options(name, arch);
     options.replicas = replicas;
-    try {
-      GenerateCode(graph, options, "g.txt");
-      return std::string();
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
+    return ErrorOf<UsageError>([&] { GenerateCode(graph, options, "g.txt"); });
   };
   EXPECT_EQ(refused("Stage2", "stage2"), "");
   EXPECT_EQ(refused("class", "net"),

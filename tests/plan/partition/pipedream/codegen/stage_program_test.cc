@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 namespace {
@@ -33,12 +34,7 @@ ModelGraph Graph(const std::vector<Line>& lines, const std::vector<std::pair<int
 const std::string kPath = "g.txt";
 
 std::string Refused(const ModelGraph& graph, const std::vector<Names>& shared = {}) {
-  try {
-    MakeStageProgram(graph, shared, kPath);
-    return "made";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return ErrorOf([&] { MakeStageProgram(graph, shared, kPath); });
 }
 
 // The first layer's output skips a stage.

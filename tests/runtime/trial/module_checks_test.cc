@@ -16,6 +16,7 @@
 #include "runtime/trial/quiet_prints.h"
 #include "runtime/trial/traced_sizes.h"
 #include "runtime/trial/trial.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -57,7 +58,7 @@ TEST(TracedSizes, AreThoseThatMixSamples) {
 TEST(CheckCode, CompilesAndRunsWhatWasEdited) {
   EXPECT_TRUE(CheckCode(SmallPackage("unedited.pkg"), SmallManifest()).empty());
   const std::string wrong = Edited("wrong.pkg", 1, "    return torch.addd(y, shift)");
-  EXPECT_NE(MessageOf([&] { CheckCode(wrong, SmallManifest()); }).find("module1.py\", line 9"),
+  EXPECT_NE(ErrorOf([&] { CheckCode(wrong, SmallManifest()); }).find("module1.py\", line 9"),
             std::string::npos);
   const std::string changed =
       Edited("changed.pkg", 1, "    return torch.sum(torch.add(y, shift), [1])");
@@ -128,7 +129,7 @@ TEST(StoredWeights, AreFoundUnderAnyName) {
       file, {{"first.weight", "F32", {1}, {"abcd", 4}}, {"shift", "F16", {3}, {"abcdef", 6}}});
   const Checkpoint checkpoint = OpenCheckpoint(file);
   auto error = [&](const WeightInfo& weight) {
-    return MessageOf([&] { StoredWeight(checkpoint, manifest, weight); });
+    return ErrorOf([&] { StoredWeight(checkpoint, manifest, weight); });
   };
   EXPECT_EQ(StoredWeight(checkpoint, manifest, manifest.modules[1].held[1]).name, "first.weight");
   EXPECT_EQ(error(manifest.modules[1].held[0]),

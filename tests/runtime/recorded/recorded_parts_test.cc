@@ -1,4 +1,4 @@
-// Recording operations by hand, making lists of them and running these on other values.
+// Records operations by hand, makes lists of them and runs these on other values.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -303,7 +303,7 @@ TEST(SplitBackward, KeepsForWWhatWNeeds) {
   EXPECT_EQ(meter.live(), 4 * (256 * 64 + 16 * 256));
 }
 
-TEST(SplitBackward, AGraphAsDeepAsItLikes) {
+TEST(SplitBackward, HandlesVeryDeepGraphs) {
   at::Tensor x = Random({2}), w = Random({2}), y = x;
   for (int i = 0; i < 20000; ++i) y = i % 2 ? y + w : y * w;
   WeightTail tail;

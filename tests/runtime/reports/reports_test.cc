@@ -12,6 +12,7 @@
 #include "runtime/reports/progress.h"
 #include "runtime/reports/rank_reports.h"
 #include "runtime/reports/step_reports.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -24,7 +25,7 @@ TEST(MetricsFile, KeepsTheLinesOfEarlierSteps) {
     MetricsFile file(path, 2);
     file.Add("{\"step\":3,\"new\":true}", 3);
     // Nobody else may write there meanwhile.
-    EXPECT_NE(MessageOf([&] { MetricsFile(path, 0); }).find(path + ": is written by another run: "),
+    EXPECT_NE(ErrorOf([&] { MetricsFile(path, 0); }).find(path + ": is written by another run: "),
               std::string::npos);
   }
   EXPECT_EQ(ReadFile(path), "{\"step\":1}\n{\"step\":2}\n{\"step\":3,\"new\":true}\n");
@@ -32,9 +33,8 @@ TEST(MetricsFile, KeepsTheLinesOfEarlierSteps) {
     MetricsFile file(path, 0);
   }
   EXPECT_EQ(ReadFile(path), "");  // a run that starts anew
-  EXPECT_NE(
-      MessageOf([&] { MetricsFile(testing::TempDir(), 0); }).find(": cannot be written: Is a "),
-      std::string::npos);
+  EXPECT_NE(ErrorOf([&] { MetricsFile(testing::TempDir(), 0); }).find(": cannot be written: Is a "),
+            std::string::npos);
 }
 
 TEST(Progress, Numbers) {
@@ -155,12 +155,12 @@ TEST(OffloadReport, SaysWhatIsResident) {
   SmallData data;
   WithSession(SmallPackage("report.pkg"), 2, SmallJob(), data, [&](Session& session) {
     CheckOffload(TempPath("not there"), file, session.transport);
-    EXPECT_EQ(MessageOf([&] { CheckOffload(a_file, "", session.transport); }),
+    EXPECT_EQ(ErrorOf([&] { CheckOffload(a_file, "", session.transport); }),
               a_file +
                   ": is not a folder\n  leave out --offload-dir: weights are read from the "
                   "package's files");
     if (session.transport.rank() == 0) {
-      EXPECT_EQ(MessageOf([&] {
+      EXPECT_EQ(ErrorOf([&] {
                   CheckOffload("", "/dev/null/x", session.transport);
                 }).find("--offload-report: "),
                 0u);

@@ -82,7 +82,7 @@ TEST(SlotMemory, AMessageThatIsUsedUpLeavesItsMemoryToTheNext) {
 }
 
 // A received tensor that anything refers to is never overwritten, and nothing else is kept.
-TEST(SlotMemory, WhatIsStillReferredToIsNotWrittenOver) {
+TEST(SlotMemory, DoesNotOverwriteWhatIsReferredTo) {
   SlotMemory slots(nullptr);
   const std::vector<TensorSpec> specs = {{at::kFloat, {6}}};
   const ReceiveSlot slot = {0, false, 0};
@@ -116,7 +116,7 @@ TEST(SlotMemory, WhatIsStillReferredToIsNotWrittenOver) {
 }
 
 // A list has as many blocks as were in use at once, and reuses them in the same order.
-TEST(SlotMemory, WhatIsInUseAtOnceBoundsWhatIsAllocated) {
+TEST(SlotMemory, AllocatesNoMoreThanIsInUseAtOnce) {
   Counted memory;
   SlotMemory slots(memory.source());
   const std::vector<TensorSpec> specs = {{at::kDouble, {100}}};

@@ -3,19 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 namespace {
-
-std::string ErrorOf(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
-}
 
 LossJob Of(LossJob::Kind kind) {
   LossJob job;
@@ -105,7 +96,7 @@ TEST(Loss, FindsTheDimensionOfTheClasses) {
               MeanOfClasses(square.reshape({-1, 3}).log_softmax(1), target.reshape({-1}), -100, 0));
 }
 
-TEST(Loss, OfNumbersAsTheirFormulasSay) {
+TEST(Loss, FollowsItsFormulas) {
   at::manual_seed(3);
   const at::Tensor x = at::randn({4, 6}), y = at::randn({4, 6}), difference = (x - y).abs();
   const at::Tensor p = y.softmax(1), log_p = y.log_softmax(1);
@@ -147,7 +138,7 @@ TEST(Loss, ErrorsNameTheTargetTypesAndSizes) {
             }).substr(0, 32),
             "y: target -1 is out of bounds: t");
   EXPECT_EQ(ErrorOf([&] { CheckClasses(LossJob(), at::tensor({-100, 2}, at::kLong), 3, "y"); }),
-            "accepted");
+            "");
   EXPECT_EQ(ErrorOf([&] { Loss(LossJob(), logits, at::zeros({2}, at::kInt), "y"); }),
             "y: cross_entropy needs an int64 target: output float32 [2, 3], target int32 [2]\n  "
             "save the targets as int64");

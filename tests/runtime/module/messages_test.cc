@@ -56,7 +56,7 @@ TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
 }
 
 // Received tensors have the layout and the numbers of the sent ones.
-TEST(Messages, TensorsLieAsTheyLay) {
+TEST(Messages, KeepTheStridesOfTensors) {
   const at::Tensor whole = at::arange(60, at::kFloat).view({3, 4, 5});
   const at::Tensor free = at::empty_strided({3, 1, 1, 4}, {4, 77, 1, 1}, at::kFloat).fill_(2);
   const Tensors given = {
@@ -99,7 +99,7 @@ TEST(Messages, TensorsLieAsTheyLay) {
   }
 }
 
-TEST(Messages, CopiesLieLikeTheirOriginals) {
+TEST(Messages, CopiesHaveTheStridesOfTheOriginals) {
   const at::Tensor whole = at::arange(60, at::kFloat).view({3, 4, 5});
   for (const at::Tensor& tensor : {whole.slice(2, 1, 3), whole[2], whole.unfold(2, 3, 1)}) {
     const at::Tensor copy = CopyAsItLies(tensor);

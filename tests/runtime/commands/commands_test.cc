@@ -1,4 +1,4 @@
-// Parts of the commands of pipewright-run: bench, --on-request, traces and generation.
+// Tests parts of the commands of pipewright-run: bench, --on-request, traces and generation.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "runtime/commands/bench_requests.h"
 #include "runtime/commands/generate.h"
 #include "runtime/commands/run_trace.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -232,7 +233,7 @@ TEST(Generate, TheLikeliestTokensOfSeveralTexts) {
   RunThreads(1, [&](Transport& transport) { Generate(run, options, transport); });
   EXPECT_EQ(ReadFile(run.output).find(", 0, 1"), std::string::npos) << ReadFile(run.output);
   options.tokens = {"0,x"};
-  EXPECT_EQ(MessageOf([&] {
+  EXPECT_EQ(ErrorOf([&] {
               RunThreads(1, [&](Transport& transport) { Generate(run, options, transport); });
             }),
             "--tokens: \"x\" is not a token: give numbers, such as 1,2,3");

@@ -1,4 +1,5 @@
-// Parts of a stage: the groups of its gradients, the buffers of its replicas, weights on disk.
+// Tests parts of a stage: the groups of its gradients, the buffers of its replicas, weights on
+// disk.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "runtime/stage/gradient_groups.h"
 #include "runtime/stage/offload.h"
 #include "runtime/stage/replica_buffers.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -185,7 +187,7 @@ TEST(OffloadedWeights, AreTensorsWhileTheirStageIsLoaded) {
       weights.Evict(1);
     }
     EXPECT_TRUE(weights.OnDisk(0, 0));
-    EXPECT_EQ(MessageOf([&] { weights.Load(1); }),
+    EXPECT_EQ(ErrorOf([&] { weights.Load(1); }),
               "stage 1: its weights are loaded or released out of order");
   });
 }
@@ -205,7 +207,7 @@ TEST(OffloadedWeights, ATensorOfSeveralStagesIsReadOnce) {
     EXPECT_TRUE(at::equal(disk.modules[1].weights[0], at::tensor({1.f, 2.f, 3.f})));
     weights.Evict(1);
     std::filesystem::remove(disk.package + "/weights/module1.safetensors");
-    const std::string error = MessageOf([&] { disk.Open(transport, {{0}, {1}}); });
+    const std::string error = ErrorOf([&] { disk.Open(transport, {{0}, {1}}); });
     EXPECT_NE(error.find("/weights/module1.safetensors"), std::string::npos) << error;
   });
 }

@@ -7,6 +7,7 @@
 #include "formats/weights/safetensors.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/resume.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 #include "tests/temp_folder.h"
 
@@ -39,7 +40,7 @@ std::vector<at::Tensor> Train(const std::string& folder, Job job, int64_t steps)
   return weights;
 }
 
-TEST(Resume, GoesOnOnOtherRanksAsIfTheRunHadNotEnded) {
+TEST(Resume, ContinuesOnOtherRanksAsIfTheRunHadNotEnded) {
   const Job job = SmallJob();
   const std::string folder = TempPath("go-on");
   Train(folder, job, 2);
@@ -73,7 +74,7 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
   SmallData data;
   auto resume = [&](const Job& job, const std::string& from) {
     RunCheckpoint found;
-    const std::string message = MessageOf([&] {
+    const std::string message = ErrorOf([&] {
       WithSession(
           package, 2, job, data,
           [&](Session& session) {
@@ -118,7 +119,7 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
 TEST(Checkpointer, SavesNoNanThatTrainingMade) {
   const std::string folder = TempPath("nan");
   SmallData data;
-  const std::string message = MessageOf([&] {
+  const std::string message = ErrorOf([&] {
     WithSession(SmallPackage("nan.pkg"), 2, SmallJob(), data, [&](Session& session) {
       CheckpointFolder to = OpenCheckpointFolder(folder, "to", false, session.transport);
       Checkpointer checkpointer(session, to);
@@ -157,7 +158,7 @@ TEST(CheckpointFolder, SaysWhoHasWhichShards) {
       << text;
 }
 
-TEST(CheckpointFolder, IsLockedForOneRunAndMustBeEmptyForAnew) {
+TEST(CheckpointFolder, IsLockedByOneRunAndMustBeEmptyForANewOne) {
   const std::string folder = TempPath("locked");
   RunThreads(1, [&](Transport& transport) {
     CheckHoldsNoCheckpoint(folder, "job.json");
@@ -167,7 +168,7 @@ TEST(CheckpointFolder, IsLockedForOneRunAndMustBeEmptyForAnew) {
     for (const auto& entry : fs::directory_iterator(folder))  // no rank's sign is left there
       EXPECT_EQ(entry.path().filename().string().find("-rank"), std::string::npos);
   });
-  EXPECT_NE(MessageOf([&] {
+  EXPECT_NE(ErrorOf([&] {
               RunThreads(1, [](Transport& t) {
                 OpenCheckpointFolder("/dev/null/x", "the key", false, t);
               });
@@ -175,14 +176,14 @@ TEST(CheckpointFolder, IsLockedForOneRunAndMustBeEmptyForAnew) {
             std::string::npos);
   fs::create_directories(folder + "/step-00000007");
   EXPECT_EQ(
-      MessageOf([&] {
+      ErrorOf([&] {
         CheckHoldsNoCheckpoint(folder, "job.json");
       }).find(folder + ": holds what is left of checkpoints\n  " + folder + "/step-00000007: "),
       0u);
   const std::string whole = TempPath("whole-one");
   Train(whole, SmallJob(), 1);
   EXPECT_EQ(
-      MessageOf([&] { CheckHoldsNoCheckpoint(whole, "job.json"); }),
+      ErrorOf([&] { CheckHoldsNoCheckpoint(whole, "job.json"); }),
       whole + ": holds checkpoints already, up to " + whole +
           "/step-00000001\n  resume from it with --resume; to start over, name another folder, "
           "\"checkpoint\": {\"to\": \"FOLDER\"} in job.json, or remove what is in this one");

@@ -12,6 +12,7 @@
 #include "runtime/measure/profile.h"
 #include "runtime/measure/samples.h"
 #include "runtime/module/messages.h"
+#include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -186,7 +187,7 @@ TEST(SampleInputs, ComeFromTheFileOrThePackageOrAreRandom) {
   EXPECT_TRUE(at::equal(sample(file, microbatch), at::tensor({7.f, 8.f, 9.f}).view({1, 3})));
   const at::Tensor one = at::zeros({2});
   WriteSafetensors(file, {{"z", "F32", {2}, {static_cast<const char*>(one.data_ptr()), 8}}});
-  const std::string error = MessageOf([&] { sample(file, microbatch); });
+  const std::string error = ErrorOf([&] { sample(file, microbatch); });
   EXPECT_NE(error.find(file), std::string::npos) << error;
   EXPECT_NE(error.find("\"x\""), std::string::npos) << error;
 }
@@ -221,7 +222,7 @@ TEST(Profile, OfAPackageOnTwoRanks) {
         CheckProfile(ParseProfile(WriteProfile(profile), "p"), SmallManifest(), "p");
       });
   EXPECT_EQ(std::pair(checked, shown), std::pair(1, 1));
-  EXPECT_EQ(MessageOf([&] {
+  EXPECT_EQ(ErrorOf([&] {
               MeasureOnRanks(
                   options, 2, [] { throw Error("out", "is there"); },
                   [&](const Profile&, const std::string&) { ++shown; });
