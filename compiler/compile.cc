@@ -188,6 +188,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   } catch (const std::system_error&) {  // file errors
     throw;
   } catch (const std::bad_alloc&) {
+    ErrorContext::Take();
     throw;
   } catch (const std::exception& e) {  // LibTorch's errors
     const std::string at = ErrorContext::Take();

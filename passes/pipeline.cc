@@ -53,6 +53,7 @@ static void Run(const Model& model, const char* pass, const std::function<void()
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {  // no fault of the model
+    ErrorContext::Take();
     throw;
   } catch (const std::exception& e) {
     const std::string at = ErrorContext::Take();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -236,7 +235,7 @@ void CheckPageOutput(const std::string& path, const std::vector<std::string>& re
   CheckWritable(path, read);
   if (!replace)
     CheckOverwrite(path, "already exists, and is not a page of an earlier report",
-                   [](const std::string& text) {
+                   "name another file, or remove this one", [](const std::string& text) {
                      return text.substr(0, 200).find(kMark) != std::string::npos;
                    });
 }

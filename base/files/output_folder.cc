@@ -100,12 +100,14 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
       throw Error(path, "already exists, and is not a plain file", "name another folder");
     CheckWritable(path, read);
     if (force || ours) return;
-    CheckOverwrite(path,
-                   known[name].empty() ? "already exists, and was not written here before"
-                                       : "was edited since it was written",
-                   [&, &hashes = known[name]](const std::string& now) {
-                     return IsPlainFile(path) && (now == text || hashes.count(HexHash(now)));
-                   });
+    const std::set<std::string>& hashes = known[name];
+    const std::string what = hashes.empty() ? "already exists, and was not written here before"
+                                            : "was edited since it was written";
+    const char* cure = "name another folder, or replace it with --force";
+    if (!IsPlainFile(path)) throw Error(path, what, cure);
+    CheckOverwrite(path, what, cure, [&](const std::string& now) {
+      return now == text || hashes.count(HexHash(now));
+    });
   };
   for (const auto& [name, text] : files) check(name, text, false);
   check(record, "", !ReadRecord(folder + "/" + record).empty());

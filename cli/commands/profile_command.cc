@@ -68,13 +68,14 @@ void CheckOwn(const Outputs& outputs) {
     }
   } catch (const Error&) {
   }
-  const auto ours = [&](const std::string& text) {
-    return !before.empty() &&
-           (text == before || text == TextOf(ParseProfile(before, outputs.json)));
-  };
   for (const std::string& path : {outputs.text, outputs.json})
     if (!path.empty())
-      CheckOverwrite(path, "already exists, and is not what an earlier profile wrote", ours);
+      CheckOverwrite(
+          path, "already exists, and is not what an earlier profile wrote",
+          "name another file, or replace it with --force", [&](const std::string& text) {
+            return !before.empty() &&
+                   (path == outputs.json || text == TextOf(ParseProfile(before, outputs.json)));
+          });
 }
 
 // Checks the outputs before anything is measured.

@@ -25,8 +25,7 @@ void AddBench(CLI::App& app) {
   app.add_option("--warmup", bench.warmup, "number of steps to run before measuring (default: 3)")
       ->check(AtLeast(0));
   app.add_option("--schedule", run.schedule, "schedule (overrides the job)");
-  app.add_option("--trace", run.trace,
-                 "write a Chrome trace, for `pipewright simulate --compare`");
+  app.add_option("--trace", run.trace, "write a Chrome trace, for `pipewright simulate --compare`");
   app.add_option("--costs", bench.costs,
                  "write the costs of the stages, for `pipewright simulate`");
   AddReport(app, run);

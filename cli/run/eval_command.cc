@@ -16,8 +16,7 @@ void AddEval(CLI::App& app) {
   AddPackage(app, run);
   app.add_option("job", run.job, "job file: data and loss")->required();
   AddSet(app, run);
-  app.add_option("--steps", run.steps,
-                 "number of minibatches (default: one pass over the data)")
+  app.add_option("--steps", run.steps, "number of minibatches (default: one pass over the data)")
       ->check(AtLeast(1));
   app.add_option("--metrics", run.metrics, "where to write the result as JSON");
   AddOffload(app, run);

@@ -14,8 +14,7 @@ void AddInfer(CLI::App& app) {
   const auto options = std::make_shared<RunOptions>();
   RunOptions& run = *options;
   AddPackage(app, run);
-  app.add_option("--input", run.input, "safetensors file with a tensor for each input")
-      ->required();
+  app.add_option("--input", run.input, "safetensors file with a tensor for each input")->required();
   app.add_option("-o,--output", run.output, "safetensors file to write")->required();
   app.add_option(
          "--outputs", run.outputs,

@@ -11,7 +11,7 @@
 #include "base/process/messages.h"
 #include "base/process/terminal.h"
 #include "cli/numbers.h"
-#include "cli/run/supervise_command.h"
+#include "cli/run/supervised_run.h"
 #include "runtime/transport/thread_transport.h"
 #include "runtime/watch/watch.h"
 #ifdef PIPEWRIGHT_MPI

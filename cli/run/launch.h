@@ -23,8 +23,9 @@ struct LaunchTraits {
   bool progress_line = false;  // a line on the terminal may show how far the run is
 };
 
-// Runs `work` on every rank that is here. Sets `options.threads` to 1 for ranks that are threads
-// unless it is given. Throws UsageError, Error, or CLI::RuntimeError with an exit code.
+// Runs `work` on every rank that is here. Sets `options.threads` to 1 for several ranks that are
+// threads, unless it or OMP_NUM_THREADS is given. Throws UsageError, Error, or CLI::RuntimeError
+// with an exit code.
 void RunRanks(RunOptions& options, const LaunchTraits& traits,
               const std::function<void(Transport&)>& work);
 

@@ -37,8 +37,7 @@ void AddTrain(CLI::App& app) {
   AddPackage(app, run);
   app.add_option("job", run.job, "job file: data, loss, optimizer, schedule")->required();
   AddSet(app, run);
-  app.add_option("--steps", run.steps, "number of steps (overrides the job)")
-      ->check(AtLeast(1));
+  app.add_option("--steps", run.steps, "number of steps (overrides the job)")->check(AtLeast(1));
   app.add_option("--schedule", run.schedule, "schedule (overrides the job)");
   app.add_option("--save", run.save, "where to save the trained weights (overrides the job)");
   app.add_option("--metrics", run.metrics,
@@ -46,8 +45,7 @@ void AddTrain(CLI::App& app) {
   app.add_option("--trace", run.trace,
                  "write a Chrome trace of the last step (chrome://tracing, Perfetto)");
   AddReport(app, run);
-  app.add_option("--checkpoint", run.checkpoint,
-                 "folder for checkpoints (overrides the job)");
+  app.add_option("--checkpoint", run.checkpoint, "folder for checkpoints (overrides the job)");
   auto* resume = app.add_flag("--resume", run.resume,
                               "resume from the latest checkpoint of the job, if there is one");
   app.add_option("--resume-from", run.resume_from,
@@ -65,8 +63,7 @@ void AddTrain(CLI::App& app) {
     LaunchTraits traits;
     traits.trains = true;
     traits.progress_line = !*quiet;
-    RunRanks(*options, traits,
-             [&](Transport& transport) { TrainWithReport(*options, transport); });
+    RunRanks(*options, traits, [&](Transport& transport) { TrainWithReport(*options, transport); });
   });
 }
 

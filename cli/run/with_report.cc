@@ -11,8 +11,7 @@ void WithReport(const RunOptions& run, Transport& transport, std::FILE* output,
   Phase(transport, "reading", [&] {
     job = ReadJobOf(run);
     if (!job.report.empty() && transport.rank() == 0)
-      CheckPageOutput(job.report,
-                      {run.job, run.conf, run.weights, run.trace, job.plan, job.costs},
+      CheckPageOutput(job.report, {run.job, run.conf, run.weights, run.trace, job.plan, job.costs},
                       false);
   });
   work();

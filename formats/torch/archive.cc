@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace pipewright {
 namespace {
@@ -76,10 +75,14 @@ uint64_t Archive::Version() const {
 
 std::string Archive::Read(const std::string& record) const {
   const ZipEntry& entry = Find(record);
-  if (entry.compressed || !map_) return ReadEntry(file_, entry, path_);
-  std::string contents(entry.size, '\0');
-  map_->Read(entry.offset, contents.data(), entry.size);
-  return contents;
+  if (!map_) return ReadEntry(file_, entry, path_);
+  // Without the mapping, where a file that is cut off meanwhile would end the process.
+  std::string stored(entry.size, '\0');
+  map_->Read(entry.offset, stored.data(), entry.size);
+  if (!entry.compressed) return stored;
+  ZipEntry alone = entry;
+  alone.offset = 0;
+  return ReadEntry(stored, alone, path_);
 }
 
 uint64_t Archive::Size(const std::string& record) const {

@@ -15,7 +15,8 @@ namespace pipewright {
 // Records are named without the folder that holds all of them: "data.pkl", not "model/data.pkl".
 class Archive {
  public:
-  // Throws Error if the file is missing, not a zip, truncated, or holds no folder of records.
+  // Throws Error if the file is missing, not a zip, truncated, or has no records in a folder, with
+  // a version among them.
   explicit Archive(const std::string& path);
   // The same for a file in memory, which must outlive the archive; `path` is for messages.
   Archive(std::string_view file, const std::string& path);

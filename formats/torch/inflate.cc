@@ -8,7 +8,7 @@ namespace pipewright {
 
 std::string Inflate(std::string_view packed, uint64_t size, const std::string& where) {
   auto fail = [&](const std::string& what) {
-    throw Error(where, "compressed data is damaged: " + what);
+    throw Error(where, "compressed data is damaged: " + what, "copy or save the file again");
   };
   if (packed.size() > UINT32_MAX || size >= UINT32_MAX) fail("it is larger than 4 GiB");
   std::string out(size + 1, '\0');  // the extra byte reveals data that is too long

@@ -111,7 +111,7 @@ std::string ReadEntry(std::string_view file, const ZipEntry& entry, const std::s
   if (!entry.compressed) return std::string(bytes);
   const std::string where = path + ": " + entry.name;
   if (entry.content > uint64_t{256} << 20)
-    throw Error(where, "is compressed and larger than 256 MiB");
+    throw Error(where, "is compressed and larger than 256 MiB", "save it without compression");
   return Inflate(bytes, entry.content, where);
 }
 

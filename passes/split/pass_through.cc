@@ -56,9 +56,9 @@ bool IsMadeOfOthers(const Node* node) {
   return !op || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-class Handing {
+class Passing {
  public:
-  Handing(Model& model, ModuleAssignment& assignment)
+  Passing(Model& model, ModuleAssignment& assignment)
       : model_(model), assignment_(assignment), gradient_(ValuesWithGradient(model)) {}
 
   void Run() {
@@ -121,15 +121,15 @@ class Handing {
     const int end = uses.rbegin()->first;
     for (const auto& [module, own] : uses) {
       if (module == home || module == end || Count(own) < 2) continue;
-      Value* handed = Insert(value, module, own[0].user);
+      Value* passed = Insert(value, module, own[0].user);
       for (auto later = uses.upper_bound(module); later != uses.end(); ++later)
-        for (const Use& use : later->second) use.user->replaceInput(use.offset, handed);
+        for (const Use& use : later->second) use.user->replaceInput(use.offset, passed);
       if (end == assignment_.modules) {  // the model's output keeps its name
-        const std::string name = value->debugName(), other = handed->debugName();
+        const std::string name = value->debugName(), other = passed->debugName();
         value->setDebugName(other);
-        handed->setDebugName(name);
+        passed->setDebugName(name);
       }
-      value = handed;
+      value = passed;
     }
   }
 
@@ -148,9 +148,9 @@ class Handing {
       ValueMeta meta = *known;
       model_.meta[name] = meta;
     }
-    assignment_.notes.emplace_back(
-        module, "hands on " + value->debugName() +
-                    ", so that gradients are added in the order of one process");
+    assignment_.notes.emplace_back(module,
+                                   "passes on " + value->debugName() +
+                                       ", so that gradients are added in the order of one process");
     return alias->output();
   }
 
@@ -163,6 +163,6 @@ class Handing {
 
 }  // namespace
 
-void PassThrough(Model& model, ModuleAssignment& assignment) { Handing(model, assignment).Run(); }
+void PassThrough(Model& model, ModuleAssignment& assignment) { Passing(model, assignment).Run(); }
 
 }  // namespace pipewright

@@ -259,7 +259,7 @@ class Run {
   }
 
   // If the plan has no transfers, a result leaves as soon as it is computed.
-  void PassThrough(int stage, int microbatch, bool backward, int rank) {
+  void Deliver(int stage, int microbatch, bool backward, int rank) {
     if (transfers_) return;
     for (auto [to, edge] : out_[backward][stage])
       if (target_[At(edge, microbatch)] >= 0)
@@ -293,11 +293,11 @@ class Run {
     clock_[rank] = {end, rank, static_cast<int>(events.size()) - 1};
     if (HasForward(a)) {
       forward_on_[At(a.stage, a.microbatch)] = rank;
-      PassThrough(a.stage, a.microbatch, false, rank);
+      Deliver(a.stage, a.microbatch, false, rank);
     }
     if (HasBackward(a)) {
       backward_on_[At(stage, microbatch)] = rank;
-      PassThrough(stage, microbatch, true, rank);
+      Deliver(stage, microbatch, true, rank);
     }
     return true;
   }

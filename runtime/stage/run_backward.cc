@@ -71,7 +71,7 @@ class Backward {
     at::AutoGradMode no_graph(false);
     found_.resize(leaves);
     Validate(roots, gradients);
-    PassThrough(roots, gradients);
+    Deliver(roots, gradients);
     while (!ready_.empty()) {
       std::pop_heap(ready_.begin(), ready_.end(), Earlier);
       Node& node = *ready_.back().first;
@@ -81,7 +81,7 @@ class Backward {
       variable_list outputs = node(std::move(inputs));
       Validate(node.next_edges(), outputs);
       node.release_variables();
-      PassThrough(node.next_edges(), outputs);
+      Deliver(node.next_edges(), outputs);
     }
     return std::move(found_);
   }
@@ -112,7 +112,7 @@ class Backward {
     return true;
   }
 
-  void PassThrough(const edge_list& edges, variable_list& gradients) {
+  void Deliver(const edge_list& edges, variable_list& gradients) {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (!edges[i].is_valid()) continue;
       const size_t at = index_.find(edges[i].function.get())->second;

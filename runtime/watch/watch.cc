@@ -47,7 +47,7 @@ void MarkExit() {
 
 // Signals that end a process unless it catches them, besides those that the watch takes; the first
 // five are those of crashes, which MPI catches too.
-constexpr int kDeadly[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT,   SIGHUP,  SIGQUIT, SIGPIPE,
+constexpr int kDeadly[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT, SIGHUP,    SIGQUIT, SIGPIPE,
                            SIGALRM, SIGTRAP, SIGUSR2, SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGSYS};
 constexpr size_t kDeadlyCount = sizeof(kDeadly) / sizeof(int), kCrashes = 5;
 struct sigaction before_death[kDeadlyCount];
@@ -84,9 +84,9 @@ sigset_t WatchedSignals() {
 
 // Returns null on all but the first rank of each host. Collective.
 std::unique_ptr<RemoteHosts> MeetRemoteHosts(Transport& transport,
-                                           const std::vector<std::string>& hosts, bool first_here,
-                                           uint64_t token, const std::string& folder,
-                                           const WatchOptions& options) {
+                                             const std::vector<std::string>& hosts, bool first_here,
+                                             uint64_t token, const std::string& folder,
+                                             const WatchOptions& options) {
   std::unique_ptr<RemoteHosts> mine;
   Phase(transport, "meeting the other hosts", [&] {
     if (first_here) mine = std::make_unique<RemoteHosts>();
@@ -127,9 +127,7 @@ WatchOptions WatchOptionsFromEnvironment(const std::string& program) {
   return options;
 }
 
-bool StopsFirst(const RankStatus& rank) {
-  return !rank.stop && (rank.step > 0 || rank.entry >= 0);
-}
+bool StopsFirst(const RankStatus& rank) { return !rank.stop && (rank.step > 0 || rank.entry >= 0); }
 
 struct Watch::State {
   explicit State(const WatchOptions& options) : options(options), judge(options.stall) {
@@ -274,7 +272,7 @@ struct Watch::State {
 
   std::mutex mutex;  // guards the next nine members
   std::string folder, token;
-  bool judging = false, first = false;     // judging: first of its host; first: of all
+  bool judging = false, first = false;        // judging: first of its host; first: of all
   std::unique_ptr<RemoteHosts> remote_hosts;  // null if there are no other hosts
   StallJudge judge;
   // The time of the last Judge, and a clock that stops while this process is stopped.

@@ -269,13 +269,18 @@ class Refusals(CompilerTest):
                      lambda t: t.replace('"major": 8', '"major": 7').replace('"major":8', '"major":7'))
         self.changed(good, "pickled.pt2", "data/weights/model_weights_config.json",
                      lambda t: t.replace('"use_pickle": false', '"use_pickle": true'))
+        scripted = self.at / "scripted.pt"
+        torch.jit.script(torch.nn.Linear(3, 3)).save(str(scripted))
+        record = "version" if "scripted/version" in zipfile.ZipFile(scripted).namelist() else ".data/version"
+        self.changed(scripted, "newer.pt", record, lambda t: "99")
         self.changed(good, "broken.pt2", "models/model.json", lambda t: t[:-9])
         self.changed(good, "small.pt2", "data/weights/weight_0", lambda t: t[:-8], binary=True)
         for name, part in (("weights.pt", "holds weights only"), ("old_weights.pt", "holds weights only"),
                            ("whole.pt", "is a pickled module (torch.save(model)) of the class "),
                            ("old_whole.pt", "is a pickled module"),
                            ("text.pt2", "not an exported model"), ("short.pt2", "cut off"),
-                           ("missing.pt2", "No such file"), ("plain.pt2", "PyTorch"),
+                           ("missing.pt2", "No such file"), ("plain.pt2", "is not an archive of PyTorch"),
+                           ("newer.pt", "has format version 99; this LibTorch reads 1 to "),
                            ("major.pt2", "re-export with torch"), ("pickled.pt2", "pickle"),
                            ("broken.pt2", "is not JSON"), ("small.pt2", "its record has")):
             with self.subTest(name):

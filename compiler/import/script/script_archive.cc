@@ -120,11 +120,12 @@ class Opener {
 ScriptArchive OpenScript(const Archive& archive) {
   if (!archive.Has("constants.pkl"))
     throw Error(archive.path(), "was written by a PyTorch before 1.4", kCure);
-  constexpr uint64_t kNewest = caffe2::serialize::kMaxSupportedFileFormatVersion;
-  if (const uint64_t version = archive.Version(); version > kNewest)
+  constexpr uint64_t kOldest = caffe2::serialize::kMinSupportedFileFormatVersion,
+                     kNewest = caffe2::serialize::kMaxSupportedFileFormatVersion;
+  if (const uint64_t version = archive.Version(); version < kOldest || version > kNewest)
     throw Error(archive.path(),
-                "has format version " + std::to_string(version) + "; this LibTorch reads up to " +
-                    std::to_string(kNewest),
+                "has format version " + std::to_string(version) + "; this LibTorch reads " +
+                    std::to_string(kOldest) + " to " + std::to_string(kNewest),
                 "save the model with the PyTorch of this LibTorch's version");
   return Opener(archive).Open();
 }

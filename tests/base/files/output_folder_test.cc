@@ -45,14 +45,14 @@ TEST(OutputFolder, KeepsFilesOfOthers) {
   WriteFile(at + "/b.py", "mine");
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "2"}}),
             at + "/b.py: already exists, and was not written here before\n  name another "
-                 "output, or replace it with --force");
+                 "folder, or replace it with --force");
   EXPECT_FALSE(std::filesystem::exists(at + "/a.py"));  // checked before anything is written
   EXPECT_EQ(ReadFile(at + "/b.py"), "mine");
   // Nothing is lost if the text is the same.
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "mine"}}), "");
   WriteFile(at + "/a.py", "edited");
   EXPECT_EQ(Refused(at, {{"a.py", "2"}, {"b.py", "mine"}}),
-            at + "/a.py: was edited since it was written\n  name another output, or replace it "
+            at + "/a.py: was edited since it was written\n  name another folder, or replace it "
                  "with --force");
   Write(at, {{"a.py", "2"}}, {}, true);
   EXPECT_EQ(ReadFile(at + "/a.py"), "2");

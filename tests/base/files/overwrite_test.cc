@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -14,13 +14,10 @@ namespace {
 
 // Returns the error of replacing `path` by a command that knows the text "mine"; "" if it may.
 std::string Refusal(const std::string& path) {
-  try {
-    CheckOverwrite(path, "already exists, and is not mine",
+  return ErrorOf([&] {
+    CheckOverwrite(path, "already exists, and is not mine", "name another file",
                    [](const std::string& text) { return text == "mine"; });
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  });
 }
 
 TEST(Overwrite, OwnAndEmptyFilesAreReplaced) {
@@ -34,15 +31,14 @@ TEST(Overwrite, OwnAndEmptyFilesAreReplaced) {
 }
 
 TEST(Overwrite, AnythingElseStays) {
-  const std::string wanted =
-      ": already exists, and is not mine\n  name another output, or replace it with --force";
+  const std::string wanted = ": already exists, and is not mine\n  name another file";
   const std::string path = TempPath("edited.txt"), link = TempPath("link.txt");
   WriteFile(path, "mine, edited");
   EXPECT_EQ(Refusal(path), path + wanted);
   std::filesystem::create_symlink(path, link);
   EXPECT_EQ(Refusal(link), link + wanted);
   std::filesystem::remove(path);
-  EXPECT_EQ(Refusal(link), link + wanted) << "a link to a file that is not there yet";
+  EXPECT_EQ(Refusal(link), "") << "a link to a file that is not there yet";
   std::filesystem::create_directory(path);
   EXPECT_EQ(Refusal(path), path + wanted);
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -19,8 +21,24 @@ namespace {
 
 constexpr char kSize[] = "OMPI_COMM_WORLD_SIZE";
 
+// Restores the handlers of the signals that RunRanks catches.
+class Handlers {
+ public:
+  Handlers() {
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, nullptr, &old_[signal]);
+  }
+  Handlers(const Handlers&) = delete;
+  ~Handlers() {
+    for (const auto& [signal, old] : old_) sigaction(signal, &old, nullptr);
+  }
+
+ private:
+  std::map<int, struct sigaction> old_;
+};
+
 // Runs `work` on 3 ranks. Returns the options that the ranks saw.
 RunOptions Launch(const std::function<void(Transport&)>& work, RunOptions options = {}) {
+  const Handlers restored;
   CLI::App app;
   AddLaunchOptions(app);
   app.parse(std::vector<std::string>{"3", "--in-process"});  // CLI11 takes them in reverse

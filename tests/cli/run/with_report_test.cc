@@ -70,8 +70,8 @@ TEST(WithReport, RefusesToReplaceOtherFilesBeforeTheRun) {
   int worked = -1;
   EXPECT_EQ(ErrorOf([&] { Report(run, worked); }),
             "reading on rank 0: " + run.report +
-                ": already exists, and is not a page of an earlier report\n  name another output, "
-                "or replace it with --force");
+                ": already exists, and is not a page of an earlier report\n  name another file, "
+                "or remove this one");
   EXPECT_EQ(worked, 0);
   EXPECT_EQ(ReadFile(run.report), "mine");
 }

@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {
@@ -42,15 +40,6 @@ std::string Zip(const std::vector<Record>& records) {
          LittleEndian(file.size(), 4) + LittleEndian(0, 2);
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 TEST(Archive, ReadsTheRecordsOfASavedModel) {
   const std::string path = TEST_DIR "/data/import/export.pt2", file = ReadFile(path);
   const Archive archive(path);
@@ -82,6 +71,16 @@ TEST(Archive, CompressedRecordsAreRead) {
   EXPECT_EQ(archive.Size("code/a.py"), 7u);
   EXPECT_EQ(ErrorOf([&] { archive.Offset("code/a.py"); }),
             "m.pt: code/a.py: is compressed\n  store weights without compression");
+  const std::string path = TempPath("compressed.pt");
+  WriteFile(path, file);
+  EXPECT_EQ(Archive(path).Read("code/a.py"), "class A");
+  std::string damaged = file;
+  damaged[file.find("class A") - 5] = '\7';  // the kind of its only block
+  WriteFile(path, damaged);
+  EXPECT_EQ(ErrorOf([&] { Archive(path).Read("code/a.py"); }),
+            path +
+                ": m/code/a.py: compressed data is damaged: invalid block type\n  copy or save the "
+                "file again");
 }
 
 TEST(Archive, TheVersionIsInEitherPlace) {

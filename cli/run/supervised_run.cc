@@ -1,7 +1,8 @@
-#include "cli/run/supervise_command.h"
+#include "cli/run/supervised_run.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <iterator>
 #include <utility>
@@ -34,7 +35,9 @@ std::vector<std::string> RankArguments(const std::vector<std::string>& arguments
   std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
   for (size_t i = 1; i < arguments.size(); ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
-    if (name.starts_with("-n")) name = "-n";  // -n3 is -n 3
+    if (name.size() > 2 && name.starts_with("-n") &&
+        std::isdigit(static_cast<unsigned char>(name[2])))
+      name = "-n";  // -n3 is -n 3
     auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
                            [&](const auto& option) { return name == option.first; });
     if (at == std::end(kSupervised))

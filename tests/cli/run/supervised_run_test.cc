@@ -1,5 +1,5 @@
 // Starts supervised runs with a script in place of mpirun, and compares what it is told to start.
-#include "cli/run/supervise_command.h"
+#include "cli/run/supervised_run.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -52,6 +52,8 @@ Supervised RunApart(Words words, const RunOptions& run, bool trains = true,
       if (!std::freopen(err.c_str(), "w", stderr)) _exit(98);
       CLI::App app;
       AddSupervisor(app);
+      std::string prompt;
+      app.add_option("--prompt", prompt);
       app.allow_extras();
       app.parse(Words(words.rbegin(), words.rend() - 1));
       if (IsSupervised()) RunSupervised(words, run, trains);
@@ -126,6 +128,11 @@ TEST(RunSupervised, RanksGetTheCommandWithoutTheSupervisorsOptions) {
     ASSERT_EQ(done.started.size(), 1u) << Join(asked, " ");
     EXPECT_EQ(done.started[0], Start({"-n", "3"}, command)) << Join(asked, " ");
   }
+  // A value that only looks like the option.
+  const Words generate = {"generate", "P", "--prompt", "-not now", "--seed", "3"};
+  done = RunApart(Words{"-n", "2"} + generate, run, false);
+  ASSERT_EQ(done.started.size(), 1u) << done.err;
+  EXPECT_EQ(done.started[0], Start({"-n", "2"}, generate));
   // As many as in the conf, which is named at the end. Hosts are for mpirun.
   run.conf = run.package + "/conf/mp_conf.json";
   done = RunApart({"train", "P", "--conf", run.conf, "J", "--hosts=a:1,b:1"}, run);
