@@ -26,7 +26,8 @@ std::string OutputOf(const std::vector<std::string>& command) {
   if (result.code == 0) return std::move(result.out);
   std::string said = result.err.empty() ? result.out : result.err;
   for (const std::string& line : Split(said, '\n'))
-    if (line.starts_with("pipewright")) {
+    if (line.starts_with("pipewright") && line.find(": warning: ") == std::string::npos &&
+        line.find(": note: ") == std::string::npos) {
       said = line;
       break;
     }

@@ -2,7 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <string>
 
+#include "base/error.h"
+#include "base/process/messages.h"
 #include "cli/numbers.h"
 #include "cli/run/commands.h"
 #include "cli/run/launch.h"
@@ -35,6 +38,15 @@ void AddBench(CLI::App& app) {
                "or \"halves SECONDS\"")
       ->excludes(json);
   app.callback([options, asked] {
+    // A message counts for the thread that makes it until the other rank has freed it.
+    if (ThreadRanks() > 1 && !asked->costs.empty())
+      throw UsageError("--costs: the memory of ranks that are threads cannot be told apart\n  "
+                       "measure costs with processes: -n " +
+                       std::to_string(ThreadRanks()) + " in place of --in-process");
+    if (ThreadRanks() > 1 && !asked->on_request)
+      PrintWarning("the memory of ranks that are threads cannot be told apart: for exact figures, "
+                   "measure with -n " +
+                   std::to_string(ThreadRanks()) + " in place of --in-process");
     RunRanks(*options, {}, [&](Transport& transport) {
       const RunOptions& own = *options;
       BenchOptions measured = *asked;

@@ -67,6 +67,8 @@ void CatchSignals() {
 
 }  // namespace
 
+int ThreadRanks() { return in_process; }
+
 void SetCommandLine(int argc, char** argv) { arguments.assign(argv, argv + argc); }
 
 void RunRanks(RunOptions& options, const LaunchTraits& traits,

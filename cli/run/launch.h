@@ -18,6 +18,9 @@ void SetCommandLine(int argc, char** argv);
 // Adds the options of the program, which precede or follow the command.
 void AddLaunchOptions(CLI::App& app);
 
+// Returns the number of ranks that are threads of this process; 0 without --in-process.
+int ThreadRanks();
+
 struct LaunchTraits {
   bool trains = false;         // a signal ends the run after its step
   bool progress_line = false;  // a line on the terminal may show how far the run is
