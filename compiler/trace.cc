@@ -1,9 +1,11 @@
 #include "compiler/trace.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "compiler/import/script/script_graph.h"
@@ -85,10 +87,100 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
   }
 }
 
+using Call = std::function<c10::IValue(const std::vector<at::Tensor>&)>;
+
+std::shared_ptr<torch::jit::Graph> Record(torch::jit::Module& mirror, const Call& call,
+                                          const std::vector<at::Tensor>& inputs,
+                                          const std::vector<std::string>& names) {
+  return torch::jit::tracer::trace(
+             torch::jit::Stack(inputs.begin(), inputs.end()),
+             [&](torch::jit::Stack given) {
+               std::vector<at::Tensor> tensors;
+               for (const c10::IValue& value : given) tensors.push_back(value.toTensor());
+               return torch::jit::Stack{call(tensors)};
+             },
+             [](const at::Tensor&) { return std::string(); }, /*strict=*/false,
+             /*force_outplace=*/false, &mirror, names)
+      .first->graph;
+}
+
+// Returns the example with every sample twice; empty if the inputs do not have as many samples.
+std::vector<at::Tensor> Doubled(const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> doubled;
+  for (const at::Tensor& input : inputs) {
+    if (input.dim() == 0 || input.size(0) != inputs[0].size(0) || input.size(0) == 0) return {};
+    doubled.push_back(at::cat({input, input}));
+  }
+  return doubled;
+}
+
+bool SameConstant(const Value* a, const Value* b) {
+  const std::optional<c10::IValue> left = torch::jit::toIValue(a), right = torch::jit::toIValue(b);
+  if (!left || !right) return left.has_value() == right.has_value();
+  if (left->isTensor() && right->isTensor()) {
+    const at::Tensor& x = left->toTensor();
+    const at::Tensor& y = right->toTensor();
+    return x.defined() == y.defined() && (!x.defined() || at::equal(x, y));
+  }
+  return left->tagKind() == right->tagKind() && *left == *right;
+}
+
+// Returns the first operation that differs for twice as many samples: "aten::div in head"; "" if
+// there is none. `graph` has the scopes of submodules.
+std::string FirstDifference(torch::jit::Graph& graph, torch::jit::Graph& doubled) {
+  const std::vector<Node*> nodes = AllNodes(graph), others = AllNodes(doubled);
+  const auto place = [](Node* node) {
+    const std::string scope = node->scope() ? node->scope()->namesFromRoot() : "";
+    return std::string(node->kind().toQualString()) + (scope.empty() ? "" : " in " + scope);
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (i == others.size() || nodes[i]->kind() != others[i]->kind()) return place(nodes[i]);
+    if (nodes[i]->kind() != prim::Constant) continue;
+    if (SameConstant(nodes[i]->output(), others[i]->output())) continue;
+    Node* user = nodes[i];
+    while (!user->outputs().empty() && user->output(0)->hasUses() &&
+           (user->kind() == prim::Constant || user->kind() == prim::ListConstruct))
+      user = user->output(0)->uses()[0].user;
+    return place(user);
+  }
+  return others.size() > nodes.size() ? place(others[nodes.size()]) : "";
+}
+
+// Throws Error if `graph` holds for one number of samples only.
+void CheckOtherBatch(torch::nn::Module& module, torch::jit::Module& mirror, const Call& call,
+                     const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names,
+                     torch::jit::Graph& graph) {
+  const std::vector<at::Tensor> doubled = Doubled(inputs);
+  if (doubled.empty()) return;
+  std::vector<at::Tensor> buffers;
+  for (const at::Tensor& buffer : module.buffers()) buffers.push_back(buffer.clone());
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor random = generator.get_state();
+  std::shared_ptr<torch::jit::Graph> other;
+  try {
+    other = Record(mirror, call, doubled, names);
+  } catch (const std::exception&) {  // the code takes no other number: no run does, either
+  }
+  generator.set_state(random);
+  {
+    const at::NoGradGuard no_grad;
+    const std::vector<at::Tensor> changed = module.buffers();
+    for (size_t i = 0; i < changed.size(); ++i) changed[i].copy_(buffers[i]);
+  }
+  const std::string place = other ? FirstDifference(graph, *other) : "";
+  if (place.empty()) return;
+  throw Error("traced model",
+              place + " is recorded for " + std::to_string(inputs[0].size(0)) +
+                  " samples only: with twice as many, forward computes something else",
+              "do not read the number of samples in C++: write x.view({-1, n}), x.flatten(1), or "
+              "mean() in place of sum() / x.size(0), and give an RNN its first state, such as "
+              "torch::zeros_like(x.select(1, 0)).unsqueeze(0); or set TraceOptions::fixed_batch if "
+              "every microbatch has as many samples as the example");
+}
+
 }  // namespace
 
-Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs,
-                const std::function<c10::IValue(const std::vector<at::Tensor>&)>& call,
+Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs, const Call& call,
                 const TraceOptions& options) {
   CurrentRandomKey();
   Model model;
@@ -99,17 +191,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
   try {
     int count = 0;
     torch::jit::Module mirror = Mirror(module, count);
-    torch::jit::Stack stack(inputs.begin(), inputs.end());
-    auto traced = torch::jit::tracer::trace(
-        stack,
-        [&](torch::jit::Stack given) {
-          std::vector<at::Tensor> tensors;
-          for (const c10::IValue& value : given) tensors.push_back(value.toTensor());
-          return torch::jit::Stack{call(tensors)};
-        },
-        [](const at::Tensor&) { return std::string(); }, /*strict=*/false,
-        /*force_outplace=*/false, &mirror, names);
-    model.graph = traced.first->graph;
+    model.graph = Record(mirror, call, inputs, names);
     for (size_t i = 0; i < inputs.size(); ++i)
       model.graph->inputs()[i + 1]->setDebugName(Identifier(names[i]));
     // Clears the sizes of inputs, because the example's sizes are no constraint.
@@ -120,6 +202,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
         if (output->type()->cast<c10::TensorType>()) output->setType(c10::TensorType::get());
     ObjectTree objects(mirror);
     SetScopes(*model.graph, objects);
+    if (!options.fixed_batch) CheckOtherBatch(module, mirror, call, inputs, names, *model.graph);
     ResolveAttributes(model, objects, [](const at::Tensor& tensor, Weight& weight) {
       weight.data = tensor.detach();
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;

@@ -32,6 +32,9 @@ void pipe_split();
 
 struct TraceOptions {
   std::vector<std::string> inputs;  // names of forward's arguments; empty: input0, input1, ...
+  // true: the model may compute with the number of samples that the example has, and is only run
+  // with microbatches of as many.
+  bool fixed_batch = false;
 };
 
 // Implements Trace for a call with IValues.
@@ -73,10 +76,12 @@ c10::IValue Call(M& module, const std::vector<at::Tensor>& inputs) {
 
 }  // namespace trace_internal
 
-// Runs `module` (a torch::nn module, its holder or a std::shared_ptr to it) once on
-// `example_inputs` and records its operations. Branches and loops of C++ are recorded as executed,
-// and so are sizes that the code reads (x.size(0)); write x.view({-1, n}) or x.flatten(1) to
-// support other batch sizes. forward takes tensors and returns a tensor, a tuple or a vector of
+// Runs `module` (a torch::nn module, its holder or a std::shared_ptr to it) on `example_inputs` and
+// records its operations. Branches and loops of C++ are recorded as executed, and so are sizes that
+// the code reads (x.size(0)); write x.view({-1, n}) or x.flatten(1) to support other batch sizes.
+// If all inputs have as many samples (first dimension), runs it on twice as many, too, and throws
+// Error if that records other sizes or operations, unless `fixed_batch`. Buffers and the random
+// state are as after one run. forward takes tensors and returns a tensor, a tuple or a vector of
 // them. The model shares the module's weights while the module lives. The name of a submodule is
 // known if it uses a weight. Throws Error.
 template <class M>

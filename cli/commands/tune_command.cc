@@ -193,9 +193,15 @@ void MeasureRows(const TuneRequest& request, const Job& job, std::vector<Row>& r
       Row& row = rows[i];
       if (!row.failure.empty()) continue;
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      if (passed.count() > request.time_limit) {
+      if ((round > 0 || i > 0) && passed.count() > request.time_limit) {
+        const auto open = std::count_if(rows.begin(), rows.end(), [](const Row& each) {
+          return each.steps.empty() && each.failure.empty();
+        });
         notes.push_back("--time-limit ended the measurements in round " +
-                        std::to_string(round + 1) + " of " + std::to_string(request.rounds));
+                        std::to_string(round + 1) + " of " + std::to_string(request.rounds) +
+                        (open ? ": " + std::to_string(open) + " of " +
+                                    Counted(rows.size(), "candidate") + " were not measured"
+                              : ""));
         round = request.rounds;
         break;
       }
@@ -217,19 +223,15 @@ void MeasureRows(const TuneRequest& request, const Job& job, std::vector<Row>& r
     }
 }
 
-// Sorts rows by time, failed ones last. If any row was measured, drops those that were only
-// predicted.
+// Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
 void SortRows(std::vector<Row>& rows) {
-  auto time = [](const Row& row) {
-    if (!row.failure.empty()) return kNoLimit;
-    return row.steps.empty() ? row.candidate.step : Median(row.steps);
+  auto key = [](const Row& row) -> std::pair<int, double> {
+    if (!row.failure.empty()) return {2, 0};
+    if (row.steps.empty()) return {1, row.candidate.step};
+    return {0, Median(row.steps)};
   };
-  const bool measured =
-      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return !row.steps.empty(); });
-  if (measured)
-    std::erase_if(rows, [](const Row& row) { return row.steps.empty() && row.failure.empty(); });
   std::stable_sort(rows.begin(), rows.end(),
-                   [&](const Row& a, const Row& b) { return time(a) < time(b); });
+                   [&](const Row& a, const Row& b) { return key(a) < key(b); });
 }
 
 double Peak(const TuneCandidate& candidate) {
@@ -313,6 +315,10 @@ void Tune(const TuneRequest& request) {
 
   std::vector<std::string> notes;
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, job, notes);
+  // Each replica would keep statistics of its own microbatches, and gradients would be added in
+  // another order.
+  problem.replicas = !request.exact && (request.change_microbatch ||
+                                        WhyMicrobatchStays(problem.manifest, job).empty());
   MeasureProfiles(request, job, sizes, problem, notes);
   const TuneResult found = SearchTune(problem, static_cast<size_t>(request.candidates));
   if (found.best.empty()) RefuseMemory(request, found);
@@ -331,6 +337,8 @@ void Tune(const TuneRequest& request) {
                       SizeText(static_cast<int64_t>(Peak(given->candidate))) +
                       " on a rank, more than --memory");
   }
+  // The job as given is measured first, so that the result is not slower, however short the time.
+  std::stable_partition(rows.begin(), rows.end(), [](const Row& row) { return row.as_given; });
   if (!request.no_measure) MeasureRows(request, job, rows, notes);
   SortRows(rows);
   if (rows.empty() || !rows.front().failure.empty())

@@ -53,7 +53,8 @@ void AddBench(CLI::App& app) {
       measured.package = own.package, measured.job = own.job, measured.conf = own.conf;
       measured.schedule = own.schedule, measured.trace = own.trace;
       measured.verify_files = own.verify_files, measured.set = own.set;
-      if (measured.on_request) return Bench(measured, transport);
+      // The job's "report" is the page of its training.
+      if (measured.on_request || own.report.empty()) return Bench(measured, transport);
       WithReport(
           own, transport, measured.json ? stderr : stdout, [&] { Bench(measured, transport); },
           [&](const Job&, PageInput& input) { input.trace = own.trace; });

@@ -26,7 +26,9 @@ static void TrainWithReport(const RunOptions& run, Transport& transport) {
         // A run that had nothing left to train may have written no metrics; a stream cannot be
         // read.
         std::error_code none;
-        if (std::filesystem::is_regular_file(job.metrics, none)) input.metrics = {job.metrics};
+        if (std::filesystem::is_regular_file(job.metrics, none) &&
+            std::filesystem::file_size(job.metrics, none) > 0)
+          input.metrics = {job.metrics};
       });
 }
 

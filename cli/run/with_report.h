@@ -1,4 +1,5 @@
-// The page that `train` and `bench` write at the end of a run: "report" in the job, or --report.
+// The page that `train` (by "report" in the job, or --report) and `bench` (by --report) write at
+// the end of a run.
 #pragma once
 #include <cstdio>
 #include <functional>

@@ -79,6 +79,11 @@ double BusiestRank(const Profile& profile, const std::vector<int>& module_to_sta
   return *std::max_element(rank.begin(), rank.end());
 }
 
+bool HasReplicas(const StagePlacement& placement) {
+  return std::any_of(placement.begin(), placement.end(),
+                     [](const auto& ranks) { return ranks.size() > 1; });
+}
+
 bool IsChoice(const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
   // A single rank never waits, so one schedule is enough.
@@ -95,13 +100,14 @@ std::vector<Choice> AllChoices(const TuneProblem& problem, Cuts& cuts) {
       if (!IsChoice(kind, profile.ranks)) continue;
       const int stages = DefaultStages(kind.name, profile.ranks);
       if (stages > static_cast<int>(problem.manifest.modules.size())) continue;
+      const StagePlacement placement =
+          ParsePlacement(DefaultPlacement(kind.name), profile.ranks, stages);
+      if (!problem.replicas && HasReplicas(placement)) continue;
       auto [cut, is_new] = cuts.try_emplace({&profile, stages});
       if (is_new) cut->second = CutInto(problem, profile.profile, stages);
       if (cut->second.empty()) continue;
-      const double bound = BusiestRank(
-          profile.profile, cut->second,
-          ParsePlacement(DefaultPlacement(kind.name), profile.ranks, stages), profile.ranks,
-          MicrobatchesOf(problem, profile));
+      const double bound = BusiestRank(profile.profile, cut->second, placement, profile.ranks,
+                                       MicrobatchesOf(problem, profile));
       choices.push_back({&profile, &kind, &cut->second, stages, bound});
     }
   std::stable_sort(choices.begin(), choices.end(),

@@ -25,6 +25,7 @@ struct TuneProblem {
   double optimizer_state = 0;         // bytes for each byte of trained parameters
   double memory = kNoLimit;           // bytes that the tensors of a rank may take
   bool recompute = true;              // recompute if a schedule does not fit in memory otherwise
+  bool replicas = true;               // allow schedules that run a stage on several ranks
 };
 
 struct TuneCandidate {

@@ -29,11 +29,13 @@ CURES = {
     r"dynamic|specializ|onstraint": "a size that should be dynamic is fixed by the model: look for "
         "sizes that are written as numbers (x.view(2, ...) for x.view(x.shape[0], ...)), "
         "or export a fixed batch: dynamic_batch=False",
+    r"DynamicCache|past_key_values": "an export cannot return a cache: set use_cache=False in the "
+        "model's configuration",
     r"[dD]ata.?dependent|control flow|Could not guard": "the model branches on the content of a "
         "tensor: use torch.where or torch.cond, or torch._check(...) for a size that is known to "
         "be in range",
 }
-SCRIPT = ("or write it by torch.jit.save(torch.jit.script(model), \"model.pt\") and give that file "
+SCRIPT = ("write it by torch.jit.save(torch.jit.script(model), \"model.pt\") and give that file "
           "to pipewright.compile; docs/reference/models.md lists what can be read")
 
 
@@ -250,7 +252,7 @@ def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_sha
             if node.op != "call_function" or node.args and getattr(node.args[0], "name", None) in counters:
                 continue
             target = str(node.target)
-            if "dropout" in target:
+            if "dropout" in target or target == "aten.contiguous.default":  # the same values
                 places[node] = text(node.args[0])
                 continue
             places[node] = f"%{len(texts)}"
@@ -286,4 +288,4 @@ def refusal(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     cures = [cure for pattern, cure in CURES.items() if re.search(pattern, text)]
     lines = ["torch.export refuses the model: " + text, *(f"  {cure}" for cure in cures)]
-    return "\n".join([*lines, "  " + SCRIPT])
+    return "\n".join([*lines, "  " + ("or " if cures else "") + SCRIPT])

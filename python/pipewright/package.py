@@ -122,21 +122,22 @@ class Package:
 
 
 def compile(model: torch.nn.Module | Path, output: Path | None = None, *,
-            args: Sequence[Any] | None = None, split: str | Sequence[str] | None = None,
-            ranks: int | None = None, **options: Any) -> Package:
+            args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
+            split: str | Sequence[str] | None = None, ranks: int | None = None,
+            **options: Any) -> Package:
     """Cuts a model into a package. `output` is its folder (None: MODEL.pkg, or model.pkg).
 
     model: a file of torch.export.save or torch.jit.save, or a module, which is first exported with
-        the example `args`.
+        the example `args` and `kwargs`.
     split: names of submodules before which a module begins, or what --split takes.
     options: further options of `pipewright compile`: weights="w.safetensors", dtype="bfloat16",
         shared="transmit", force=True, ...
     """
     if isinstance(model, torch.nn.Module):
-        if args is None:
-            raise TypeError("compile(model, args=(x,)): a module needs an example of its inputs")
+        if args is None and kwargs is None:
+            raise TypeError("compile(model, args=(x,)): a module needs an example of its inputs, as args or kwargs")
         with tempfile.TemporaryDirectory() as folder:
-            file = export(model, args, pathlib.Path(folder) / "model.pt2", split=split)
+            file = export(model, args or (), pathlib.Path(folder) / "model.pt2", kwargs=kwargs, split=split)
             return compile(file, output or "model.pkg", ranks=ranks, **options)
     output = pathlib.Path(output or pathlib.Path(model).with_suffix(".pkg"))
     text = None if split is None else split_text(split)

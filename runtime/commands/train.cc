@@ -39,12 +39,15 @@ void PrintStart(const Session& session) {
   const Transport& transport = session.transport;
   if (transport.rank() != 0) return;
   const Job& job = session.job;
-  std::printf("%s, %s in %s, %s, %s of %lld\n", Counted(transport.size(), "rank").c_str(),
+  const int64_t least =
+      job.minibatch_size > 0 ? job.minibatch_size / job.microbatches : job.microbatch_size;
+  const std::string samples = (least < job.microbatch_size ? std::to_string(least) + " to " : "") +
+                              std::to_string(job.microbatch_size);
+  std::printf("%s, %s in %s, %s, %s of %s\n", Counted(transport.size(), "rank").c_str(),
               Counted(session.run.manifest.modules.size(), "module").c_str(),
               Counted(session.run.graph.stages, "stage").c_str(),
               job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(),
-              Counted(job.microbatches, "microbatch").c_str(),
-              static_cast<long long>(job.microbatch_size));
+              Counted(job.microbatches, "microbatch").c_str(), samples.c_str());
   if (!transport.hosts().empty()) std::printf("%s\n", HostsText(transport.hosts()).c_str());
   std::fflush(stdout);
 }
@@ -68,7 +71,7 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& s
                             Session& session) {
   const std::string& folder = session.job.checkpoint.folder;
   const std::string from = options.resume ? folder : options.resume_from;
-  Phase(session.transport, "resuming", [&] {
+  Phase(session.transport, from.empty() ? "starting" : "resuming", [&] {
     if (options.resume && folder.empty())
       throw Error(session.job.path, "--resume: the job writes no checkpoints",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");

@@ -9,7 +9,7 @@ namespace pipewright {
 
 // Measures the link between two ranks while the others wait. The latency is half the round trip of
 // one byte; the bandwidth is that of `bytes` beyond this time. Takes the fastest of `repeat`
-// rounds. Returns the same on every rank. Collective.
+// rounds, and of a hundred for the latency. Returns the same on every rank. Collective.
 ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat = 20,
                         size_t bytes = size_t{4} << 20);
 

@@ -125,6 +125,22 @@ TEST(Tune, UsesTheRanksThatPay) {
   EXPECT_EQ(best.microbatches, 1);  // each has a fixed cost
 }
 
+TEST(Tune, LeavesOutReplicasWhereTheyMayNotBe) {
+  const auto with_replicas = [](const TuneResult& result) {
+    return std::count_if(result.best.begin(), result.best.end(), [](const TuneCandidate& each) {
+      return std::any_of(each.conf.stage_to_ranks.begin(), each.conf.stage_to_ranks.end(),
+                         [](const auto& ranks) { return ranks.size() > 1; });
+    });
+  };
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  const TuneResult all = SearchTune(problem, 10'000);
+  ASSERT_GT(with_replicas(all), 0);
+  problem.replicas = false;
+  const TuneResult single = SearchTune(problem, 10'000);
+  EXPECT_EQ(with_replicas(single), 0);
+  EXPECT_EQ(single.best.size(), all.best.size() - static_cast<size_t>(with_replicas(all)));
+}
+
 TEST(Tune, KeepsWithinTheMemory) {
   std::mt19937 random(3);
   TuneProblem problem = ProblemOf(RandomWork(random, 8), 16);

@@ -1,0 +1,101 @@
+// Traces torch::nn models whose code reads, or does not read, the number of samples.
+#include "compiler/trace.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/error_text.h"
+
+namespace pipewright {
+namespace {
+
+// A model with one linear layer, and what it does with the result.
+struct NetImpl : torch::nn::Module {
+  using Rest = std::function<torch::Tensor(const torch::Tensor& x, const torch::Tensor& h)>;
+  explicit NetImpl(Rest rest) : rest(std::move(rest)) {
+    layer = register_module("layer", torch::nn::Linear(3, 3));
+    norm = register_module("norm", torch::nn::BatchNorm1d(3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return rest(x, norm(layer(x))); }
+
+  torch::nn::Linear layer{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  Rest rest;
+};
+TORCH_MODULE(Net);
+
+std::string Refusal(NetImpl::Rest rest, const TraceOptions& options = {}) {
+  Net net(std::move(rest));
+  return ErrorOf([&] { Trace(net, {torch::rand({2, 3})}, options); });
+}
+
+TEST(Trace, OperationsOnAnyNumberOfSamplesAreRecorded) {
+  EXPECT_EQ(Refusal([](const auto&, const auto& h) { return h.view({-1, 3}).flatten(1); }), "");
+  EXPECT_EQ(Refusal([](const auto&, const auto& h) { return torch::dropout(h, 0.5, true); }), "");
+  EXPECT_EQ(Refusal([](const auto& x, const auto& h) { return h * x.size(1); }), "");
+  EXPECT_EQ(Refusal([](const auto&, const auto& h) { return h.square().mean(); }), "");
+}
+
+TEST(Trace, ANumberOfSamplesThatIsRecordedIsRefused) {
+  const NetImpl::Rest mean = [](const auto& x, const auto& h) { return h.sum() / x.size(0); };
+  const std::string refusal = Refusal(mean);
+  EXPECT_EQ(refusal.substr(0, refusal.find('\n')),
+            "traced model: aten::div is recorded for 2 samples only: with twice as many, "
+            "forward computes something else");
+  EXPECT_NE(refusal.find("TraceOptions::fixed_batch"), std::string::npos);
+  EXPECT_EQ(Refusal(mean, {.inputs = {}, .fixed_batch = true}), "");
+  const auto first = [](const std::string& text) { return text.substr(0, text.find(" is rec")); };
+  EXPECT_EQ(first(Refusal([](const auto& x, const auto& h) {
+              return h.view({x.size(0), 3});
+            })).find("traced model: aten::view"),
+            0u);
+  EXPECT_NE(Refusal([](const auto& x, const auto& h) {
+              torch::Tensor sum = h[0];
+              for (int64_t i = 1; i < x.size(0); ++i) sum = sum + h[i];
+              return sum;
+            }),
+            "")
+      << "the loop is unrolled";
+}
+
+TEST(Trace, TheFirstStateOfAnRnnMustComeFromItsInput) {
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 3).batch_first(true));
+  torch::nn::GRU gru(torch::nn::GRUOptions(3, 3).batch_first(true));
+  const auto steps = [](const torch::Tensor& h) { return h.unsqueeze(1); };
+  const auto refused = [&](NetImpl::Rest rest) {
+    Net net(std::move(rest));
+    net->register_module("lstm", lstm);
+    net->register_module("gru", gru);
+    return ErrorOf([&] { Trace(net, {torch::rand({2, 3})}); });
+  };
+  EXPECT_NE(
+      refused([&](const auto&, const auto& h) { return std::get<0>(lstm->forward(steps(h))); }),
+      "");
+  EXPECT_NE(
+      refused([&](const auto&, const auto& h) { return std::get<0>(gru->forward(steps(h))); }), "");
+  EXPECT_EQ(refused([&](const auto&, const auto& h) {
+              return std::get<0>(gru->forward(steps(h), torch::zeros_like(h).unsqueeze(0)));
+            }),
+            "");
+}
+
+TEST(Trace, LeavesBuffersAndRandomNumbersAsOneRunDoes) {
+  const auto rest = [](const auto&, const auto& h) { return torch::dropout(h, 0.5, true); };
+  Net traced(rest), run(rest);
+  {
+    torch::NoGradGuard no_grad;
+    run->layer->weight.copy_(traced->layer->weight);
+    run->layer->bias.copy_(traced->layer->bias);
+  }
+  const torch::Tensor x = torch::rand({2, 3});
+  torch::manual_seed(5);
+  Trace(traced, {x});
+  const torch::Tensor after = torch::rand({4});
+  torch::manual_seed(5);
+  run->forward(x);
+  EXPECT_TRUE(torch::equal(after, torch::rand({4})));
+  EXPECT_TRUE(torch::equal(traced->norm->running_mean, run->norm->running_mean));
+  EXPECT_TRUE(torch::equal(traced->norm->num_batches_tracked, run->norm->num_batches_tracked));
+}
+
+}  // namespace
+}  // namespace pipewright
