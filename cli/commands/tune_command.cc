@@ -315,6 +315,7 @@ void Tune(const TuneRequest& request) {
 
   std::vector<std::string> notes;
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, job, notes);
+  problem.in_order = request.exact;
   // Each replica would keep statistics of its own microbatches, and gradients would be added in
   // another order.
   problem.replicas = !request.exact && (request.change_microbatch ||
@@ -355,7 +356,7 @@ void Tune(const TuneRequest& request) {
   std::cout << TableOf(rows);
   std::cout << "candidates: " << found.simulated << " simulated, " << found.pruned
             << " pruned by their bound, " << found.over << " over the memory limit, " << found.unfit
-            << " not defined\n";
+            << " not defined or not allowed\n";
   for (const std::string& note : notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, job.json, " << kRecord
             << "\nto start it:\n    pipewright-run -n " << winner.ranks << " train "

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "plan/actions.h"
 #include "plan/lowering/lower.h"
 #include "plan/partition/io/request.h"
 #include "plan/partition/io/stage_costs.h"
@@ -154,8 +155,24 @@ TuneCandidate PredictOrder(const TuneProblem& problem, const TuneProfile& profil
   return candidate;
 }
 
+// Returns true if each stage, on one rank, adds its weights' gradients in the order of the
+// microbatches, so that the sums do not depend on the schedule.
+bool AddsInOrder(const Plan& order) {
+  std::vector<int> last(static_cast<size_t>(order.stages), -1);
+  for (const std::vector<Action>& actions : order.ranks)
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kBackward && action.kind != ActionKind::kWeightGrad &&
+          action.kind != ActionKind::kOverlap)
+        continue;
+      int& before = last[static_cast<size_t>(BackwardStage(action))];
+      if (BackwardMicrobatch(action) < before) return false;
+      before = BackwardMicrobatch(action);
+    }
+  return true;
+}
+
 // Returns the prediction, with recomputation if only that fits in memory; none if the schedule is
-// not defined for these numbers.
+// not defined for these numbers, or not allowed.
 std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Choice& choice) {
   const std::string schedule = choice.kind->name;
   const int ranks = choice.profile->ranks;
@@ -168,6 +185,7 @@ std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Cho
   } catch (const Error&) {
     return std::nullopt;
   }
+  if (problem.in_order && !AddsInOrder(order)) return std::nullopt;
   TuneCandidate plain = PredictOrder(problem, *choice.profile, conf, schedule, order, false);
   if (Largest(plain) <= problem.memory || !problem.recompute) return plain;
   TuneCandidate again = PredictOrder(problem, *choice.profile, conf, schedule, order, true);

@@ -26,6 +26,7 @@ struct TuneProblem {
   double memory = kNoLimit;           // bytes that the tensors of a rank may take
   bool recompute = true;              // recompute if a schedule does not fit in memory otherwise
   bool replicas = true;               // allow schedules that run a stage on several ranks
+  bool in_order = false;              // only schedules that add gradients by microbatch, in order
 };
 
 struct TuneCandidate {

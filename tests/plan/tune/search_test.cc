@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <string>
 
 #include "base/error.h"
@@ -133,12 +134,29 @@ TEST(Tune, LeavesOutReplicasWhereTheyMayNotBe) {
     });
   };
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
-  const TuneResult all = SearchTune(problem, 10'000);
+  const TuneResult all = SearchTune(problem, kAll);
   ASSERT_GT(with_replicas(all), 0);
   problem.replicas = false;
-  const TuneResult single = SearchTune(problem, 10'000);
+  const TuneResult single = SearchTune(problem, kAll);
   EXPECT_EQ(with_replicas(single), 0);
   EXPECT_EQ(single.best.size(), all.best.size() - static_cast<size_t>(with_replicas(all)));
+}
+
+// looped-bfs runs backward from the last microbatch to the first.
+TEST(Tune, LeavesOutOtherOrdersOfAddition) {
+  const auto schedules = [](const TuneResult& result) {
+    std::set<std::string> names;
+    for (const TuneCandidate& each : result.best)
+      if (each.microbatches > 1) names.insert(each.schedule);
+    return names;
+  };
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  EXPECT_TRUE(schedules(SearchTune(problem, kAll)).count("looped-bfs"));
+  problem.in_order = true;
+  const std::set<std::string> left = schedules(SearchTune(problem, kAll));
+  EXPECT_FALSE(left.count("looped-bfs"));
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"})
+    EXPECT_TRUE(left.count(name)) << name;
 }
 
 TEST(Tune, KeepsWithinTheMemory) {
