@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +14,13 @@ from safetensors.torch import save_file
 from pipewright.job import JSON
 
 Row = dict[str, torch.Tensor]
+OWN_FILE = re.compile(r"part-\d{5,}\.safetensors")
 
 
 def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
                columns: Sequence[str] | None = None, inputs: Mapping[str, str] | None = None,
-               target: str | None = None, file_bytes: int = 256 << 20) -> JSON:
+               target: str | None = None, file_bytes: int = 256 << 20,
+               overwrite: bool = False) -> JSON:
     """Writes a torch Dataset, or a table of HuggingFace datasets, and returns the job's "data".
 
     columns: names of the elements of samples that are tuples ("x", "y"); of samples that are
@@ -26,11 +29,17 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
     target: the column that the loss takes.
     file_bytes: approximate size of each file, which is also what is held in memory at a time.
 
-    The folder must be new or empty. Afterwards it holds all samples or, after an error, none.
+    overwrite: replaces the files of an earlier call.
+
+    Without `overwrite`, the folder must be new or empty. Afterwards it holds all samples or, if the
+    dataset cannot be written, what it held before.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: name another folder, or remove it first")
+    earlier = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
+    if earlier and not (overwrite and all(OWN_FILE.fullmatch(file.name) for file in earlier)):
+        raise FileExistsError(f"{folder} is not empty: " + (
+            "it holds files that write_data did not write: name another folder" if overwrite else
+            "name another folder, or pass overwrite=True to replace an earlier write_data"))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as unfinished:
         files: list[str] = []
@@ -46,6 +55,9 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
         folder.mkdir(exist_ok=True)
         for file in files:
             os.replace(pathlib.Path(unfinished) / file, folder / file)
+        for file in earlier:
+            if file.name not in files:
+                file.unlink()
     if inputs is None:
         inputs = {name: name for name in names if name != target}
     data: JSON = {"tensors": [str((folder / file).absolute()) for file in files],

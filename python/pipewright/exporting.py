@@ -56,6 +56,8 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
     Raises ExportError, which says what to try, if torch.export refuses the model.
     """
     kwargs = dict(kwargs or {})
+    if isinstance(args, torch.Tensor):
+        raise TypeError("export(model, args): args is a tuple of forward's arguments: (x,)")
     args = tuple(args)
     check_split(model, split)
     if dynamic_shapes is None and dynamic_batch:

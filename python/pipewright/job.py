@@ -65,8 +65,16 @@ def read_json(file: pathlib.Path | str) -> Any:
 def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:
     """Writes a job file. Paths in `job` are relative to the working directory, as in Python."""
     content = absolute(as_dict(job))
-    file.write_text(json.dumps(content, indent=2, default=os.fspath) + "\n")
+    file.write_text(json.dumps(content, indent=2, default=encode) + "\n")
     return content
+
+
+def encode(value: Any) -> str:
+    """Returns a path as text. Raises TypeError for what a job cannot hold."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"a job cannot hold a {type(value).__name__}: name losses and optimizers "
+                    "(loss=\"cross_entropy\"), and write data to files (pipewright.write_data)")
 
 
 def absolute(job: JSON) -> JSON:

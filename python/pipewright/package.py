@@ -46,6 +46,9 @@ class Package:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", pathlib.Path(self.path))
+        if not (self.path / "manifest.json").is_file():
+            raise FileNotFoundError(f"{self.path} is not a package: it has no manifest.json "
+                                    "(pipewright.compile makes packages)")
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -69,6 +69,9 @@ def infer(package: Package | Path, inputs: Mapping[str, torch.Tensor], *,
 
     options: options of `pipewright-run infer`: weights="w.safetensors", microbatches=4, ...
     """
+    if not isinstance(inputs, Mapping):
+        raise TypeError("infer(package, inputs): inputs maps names of the model's inputs to tensors, "
+                        "such as {\"x\": x}")
     package = Package(package)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -457,6 +457,40 @@ class Data(Python):
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
 
+    def test_overwrite_replaces_what_it_wrote_alone(self):
+        folder = self.path("again")
+        pw.write_data([{"a": k} for k in range(9)], folder, file_bytes=16)
+        self.assertGreater(len(list(folder.iterdir())), 1)
+        with self.assertRaisesRegex(FileExistsError, "overwrite=True"):
+            pw.write_data([{"a": 7}], folder)
+        data = pw.write_data([{"a": 7}], folder, overwrite=True)
+        self.assertEqual([str(file) for file in folder.iterdir()], data["tensors"])
+        self.assertEqual(self.read(data)["a"].tolist(), [7])
+        (folder / "notes.txt").write_text("mine")
+        with self.assertRaisesRegex(FileExistsError, "write_data did not write"):
+            pw.write_data([{"a": 8}], folder, overwrite=True)
+        self.assertEqual(self.read(data)["a"].tolist(), [7])
+
+
+class Mistakes(Python):
+    def test_arguments_of_another_type(self):
+        cases = {
+            "loss=\"cross_entropy\"": lambda: pw.train(self.package, self.job(loss=torch.nn.MSELoss())),
+            "a job cannot hold a Tensor": lambda: pw.train(self.package, self.job(data={"x": self.x})),
+            r"a tuple of forward's arguments: \(x,\)": lambda: pw.export(net(), self.x, self.path("n.pt2")),
+            "maps names of the model's inputs": lambda: pw.infer(self.package, self.x),
+            "args or kwargs": lambda: pw.compile(net(), self.path("n.pkg"))}
+        for text, call in cases.items():
+            with self.subTest(text), self.assertRaisesRegex(TypeError, text):
+                call()
+        with self.assertRaisesRegex(FileNotFoundError, "nowhere.pkg is not a package"):
+            pw.train("nowhere.pkg", self.job())
+
+    def test_inputs_by_keyword(self):
+        package = pw.compile(net(), self.path("keywords.pkg"), kwargs={"x": self.x[:2]}, split=["last"])
+        self.assertEqual(len(package.modules), 2)
+
+
 class Pipelining(Python):
     def train(self, package, job):
         run = pw.train(package, {**self.job(), **job}, in_process=True,
