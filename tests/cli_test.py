@@ -33,7 +33,6 @@ CASES = {
               "pipewright simulate text.txt --json yes",
               "pipewright-run train small.pkg job.json --matmul onednn",
               "pipewright-run --in-process 1 bench small.pkg job.json --microbatch-size=2",
-              "pipewright-run --in-process 2 bench small.pkg job.json --costs costs.json",
               "pipewright-run eval small.pkg job.json --resume",
               "pipewright weights list --jsn small.pkg",
               "pipewright weights diff a b --max-shard-size 5GB",

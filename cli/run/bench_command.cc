@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "base/error.h"
 #include "base/process/messages.h"
 #include "cli/numbers.h"
 #include "cli/run/commands.h"
@@ -39,10 +38,6 @@ void AddBench(CLI::App& app) {
       ->excludes(json);
   app.callback([options, asked] {
     // A message counts for the thread that makes it until the other rank has freed it.
-    if (ThreadRanks() > 1 && !asked->costs.empty())
-      throw UsageError("--costs: the memory of ranks that are threads cannot be told apart\n  "
-                       "measure costs with processes: -n " +
-                       std::to_string(ThreadRanks()) + " in place of --in-process");
     if (ThreadRanks() > 1 && !asked->on_request)
       PrintWarning("the memory of ranks that are threads cannot be told apart: for exact figures, "
                    "measure with -n " +
