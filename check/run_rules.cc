@@ -62,7 +62,7 @@ std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& m
 }
 
 std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
-  const std::vector<JobMistake> mistakes = JobMistakes(request.job);
+  const std::vector<JobMistake> mistakes = JobMistakes(request.job, request.set);
   for (const JobMistake& mistake : mistakes) {
     Add(result, Severity::kError, "job", mistake.text);
     if (mistake.line == 0) continue;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/text.h"
 #include "compiler/import/script/script_graph.h"
 #include "ops/random_ops.h"
 
@@ -183,6 +184,9 @@ void CheckOtherBatch(torch::nn::Module& module, torch::jit::Module& mirror, cons
 Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs, const Call& call,
                 const TraceOptions& options) {
   CurrentRandomKey();
+  if (options.inputs.size() > inputs.size())
+    throw Error("Trace",
+                Counted(options.inputs.size(), "name") + " for " + Counted(inputs.size(), "input"));
   Model model;
   model.file = "traced model";
   std::vector<std::string> names = options.inputs;
@@ -212,7 +216,12 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& e) {
-    throw Error("traced model", e.what_without_backtrace());
+    const std::string what = e.what_without_backtrace();
+    // PyTorch's text ends with the whole tensor.
+    if (what.find("Tensor that requires grad as a constant") != std::string::npos)
+      throw Error("traced model", "forward uses a weight of a module that is not registered",
+                  "register each submodule and parameter: layer = register_module(\"layer\", ...)");
+    throw Error("traced model", what);
   }
   return model;
 }

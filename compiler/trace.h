@@ -49,8 +49,8 @@ c10::IValue CallWith(M& module, const std::vector<at::Tensor>& inputs, std::inde
   if constexpr (requires { module.forward(inputs[I]...); }) {
     return c10::IValue(module.forward(inputs[I]...));
   } else {
-    throw Error("Trace",
-                "the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
+    throw Error("Trace", "the module's forward does not take " + std::to_string(inputs.size()) +
+                             " arguments of type torch::Tensor, one for each example input");
   }
 }
 

@@ -345,8 +345,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   return job;
 }
 
-// Sets one value, such as "optimizer.lr=0.1". Makes objects that are missing on the path.
-static void Change(Json& job, const std::string& change) {
+void ChangeJob(Json& job, const std::string& change) {
   const size_t equals = change.find('=');
   const std::string path = change.substr(0, equals), where = "--set " + change;
   if (equals == std::string::npos || equals == 0)
@@ -378,6 +377,10 @@ static void Change(Json& job, const std::string& change) {
   }
 }
 
+std::string JobName(const std::string& path, const std::vector<std::string>& changes) {
+  return changes.empty() ? path : path + " with --set " + Join(changes, " --set ");
+}
+
 Job ReadJob(const std::string& path, const std::vector<std::string>& changes) {
   if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
     throw Error(path, "is a folder, where a job (a JSON file) is expected",
@@ -385,10 +388,9 @@ Job ReadJob(const std::string& path, const std::vector<std::string>& changes) {
   std::string text = WithoutComments(ReadFile(path));
   Json in = ParseJson(text, path);
   if (!changes.empty() && !in.is_object()) CheckKeys(in, JobKeys(), path);
-  for (const std::string& change : changes) Change(in, change);
+  for (const std::string& change : changes) ChangeJob(in, change);
   if (!changes.empty()) text = FormatJson(in);
-  Job job = ParseJob(
-      in, path, changes.empty() ? path : path + " with --set " + Join(changes, " --set "));
+  Job job = ParseJob(in, path, JobName(path, changes));
   job.text = text;
   return job;
 }

@@ -139,6 +139,12 @@ Job ReadJob(const std::string& path, const std::vector<std::string>& changes = {
 // Returns the job in JSON that was read from `file`. Errors name `name`: the file and any changes.
 Job ParseJob(const Json& in, const std::string& file, const std::string& name);
 
+// Sets one value of a job, such as "optimizer.lr=0.1". Makes objects that are missing on the path.
+void ChangeJob(Json& job, const std::string& change);
+
+// Returns the name of a changed job in messages: "job.json with --set optimizer.lr=0.1".
+std::string JobName(const std::string& path, const std::vector<std::string>& changes);
+
 // Returns the keys that a job file may have at its top.
 const std::vector<std::string>& JobKeys();
 

@@ -91,12 +91,14 @@ bool BeginsWith(const KeyPath& path, const KeyPath& prefix) {
 
 }  // namespace
 
-std::vector<JobMistake> JobMistakes(const std::string& path) {
+std::vector<JobMistake> JobMistakes(const std::string& path,
+                                    const std::vector<std::string>& changes) {
+  const std::string name = JobName(path, changes);
   std::vector<JobMistake> mistakes;
   std::string source;
   Json job;
   try {
-    ReadJob(path);
+    ReadJob(path, changes);
     return {};
   } catch (const Error& e) {
     try {
@@ -107,14 +109,21 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
     }
     if (!job.is_object()) return {{e.what()}};
   }
+  std::vector<KeyPath> changed;
+  for (const std::string& change : changes) try {
+      ChangeJob(job, change);
+      changed.push_back(Split(change.substr(0, change.find('=')), '.'));
+    } catch (const Error& e) {
+      mistakes.push_back({e.what()});
+    }
   std::set<KeyPath> erased;
   // Each turn erases a value or replaces a top-level one.
   for (int turn = 0; turn < 1000; ++turn) try {
-      ParseJob(job, path, path);
+      ParseJob(job, path, name);
       return mistakes;
     } catch (const Error& e) {
       const std::string text = e.what();
-      std::string rest = text.substr(std::min(text.size(), path.size() + 2));
+      std::string rest = text.substr(std::min(text.size(), name.size() + 2));
       KeyPath place = PlaceOf(rest, job);
       const bool follows = std::any_of(erased.begin(), erased.end(), [&](const KeyPath& one) {
         return BeginsWith(one, place) && !place.empty();
@@ -124,9 +133,14 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
       if (!unknown.empty()) place.push_back(unknown);
       if (!follows || !unknown.empty()) {
         JobMistake mistake{text};
-        const std::string at = JsonPosition(source, place);
-        mistake.line = std::atoi(at.c_str());
-        mistake.column = std::atoi(at.substr(at.find(':') + 1).c_str());
+        const bool of_change = std::any_of(changed.begin(), changed.end(), [&](const KeyPath& one) {
+          return BeginsWith(place, one);
+        });
+        if (!of_change) {
+          const std::string at = JsonPosition(source, place);
+          mistake.line = std::atoi(at.c_str());
+          mistake.column = std::atoi(at.substr(at.find(':') + 1).c_str());
+        }
         mistakes.push_back(mistake);
       }
       if (!unknown.empty()) {

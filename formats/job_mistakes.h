@@ -11,8 +11,10 @@ struct JobMistake {
   int line = 0, column = 0;
 };
 
-// Returns nothing if ReadJob reads the file. A wrong value is left out or replaced by a valid one
-// before the rest is read, so mistakes that depend on each other may be missed.
-std::vector<JobMistake> JobMistakes(const std::string& path);
+// Returns nothing if ReadJob(path, changes) succeeds. A wrong value is left out or replaced by a
+// valid one before the rest is read, so mistakes that depend on each other may be missed. Changed
+// values have no place.
+std::vector<JobMistake> JobMistakes(const std::string& path,
+                                    const std::vector<std::string>& changes = {});
 
 }  // namespace pipewright

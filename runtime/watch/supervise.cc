@@ -147,7 +147,7 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
       end.asked = true;
       passed_on = false;
       if (signal == SIGINT)
-        std::fprintf(stderr, "%spipewright-run: is ended by SIGINT\n%s", BeforeMessage(),
+        std::fprintf(stderr, "%spipewright-run: the run is ended by SIGINT\n%s", BeforeMessage(),
                      kEndsAfterStep);
     } else if (signal == SIGTERM || signal == SIGINT) {
       end.terminated = true;

@@ -78,6 +78,21 @@ TEST(Trace, TheFirstStateOfAnRnnMustComeFromItsInput) {
             "");
 }
 
+TEST(Trace, MistakesOfTheCallAreNamed) {
+  torch::nn::Linear hidden(3, 3);  // not registered
+  EXPECT_EQ(
+      Refusal([&](const auto&, const auto& h) { return hidden->forward(h); }),
+      "traced model: forward uses a weight of a module that is not registered\n  register each "
+      "submodule and parameter: layer = register_module(\"layer\", ...)");
+  EXPECT_EQ(Refusal([](const auto&, const auto& h) { return h; },
+                    {.inputs = {"x", "y"}, .fixed_batch = false}),
+            "Trace: 2 names for 1 input");
+  Net net([](const auto&, const auto& h) { return h; });
+  EXPECT_EQ(ErrorOf([&] { Trace(net, {torch::rand({2, 3}), torch::rand({2, 3})}); }),
+            "Trace: the module's forward does not take 2 arguments of type torch::Tensor, one for "
+            "each example input");
+}
+
 TEST(Trace, LeavesBuffersAndRandomNumbersAsOneRunDoes) {
   const auto rest = [](const auto&, const auto& h) { return torch::dropout(h, 0.5, true); };
   Net traced(rest), run(rest);

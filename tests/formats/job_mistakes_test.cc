@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/error.h"
@@ -44,6 +45,27 @@ TEST_F(JobMistakesTest, EveryKeyIsNamedWithItsPlace) {
                 "3:41: microbatch_size: a whole number is expected, not 1.5",
                 "2:54: optimizer.momentum: a number is expected, not \"much\"",
                 "2:38: optimizer.lr: -1.0 is out of range: at least 0.0"}));
+}
+
+TEST_F(JobMistakesTest, ChangesCountAsTheRunReadsThem) {
+  std::ofstream(path_) << "{" + kData + R"(, "loss": "msee",
+  "optimizer": {"type": "sgd", "lr": -1}, "microbatches": 2, "microbatch_size": 3})";
+  EXPECT_TRUE(JobMistakes(path_, {"loss=mse", "optimizer.lr=0.1"}).empty());
+  const std::vector<std::string> changes = {"loss=mse", "schedule=y", "steps=x"};
+  const std::string name = path_ + " with --set loss=mse --set schedule=y --set steps=x: ";
+  std::vector<std::string> texts;
+  for (const JobMistake& mistake : JobMistakes(path_, changes)) {
+    EXPECT_EQ(mistake.text.substr(0, name.size()), name);
+    const std::string rest = mistake.text.substr(name.size());
+    texts.push_back(std::to_string(mistake.line) + " " + rest.substr(0, rest.find(' ')));
+  }
+  std::sort(texts.begin(), texts.end());
+  EXPECT_EQ(texts, (std::vector<std::string>{"0 schedule:", "0 steps:", "2 optimizer.lr:"}));
+  // A change that cannot be made, and a wrong value beside it.
+  const std::vector<JobMistake> wrong = JobMistakes(path_, {"loss=mse", "=2"});
+  ASSERT_EQ(wrong.size(), 2u);
+  EXPECT_EQ(wrong[0].text, "--set =2: KEY=VALUE is expected, such as optimizer.lr=0.1");
+  EXPECT_EQ(wrong[1].line, 2);
 }
 
 TEST_F(JobMistakesTest, WhatIsMissingAndWhatIsWrongInside) {
