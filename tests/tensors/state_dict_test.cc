@@ -41,7 +41,7 @@ TEST(StateDict, OwnersHaveTheirViewsByPlace) {
                                                     owned.owner.storage_offset() + view.offset)));
   EXPECT_TRUE(CoversOwner(owned, turned) && CoversOwner(owned, whole));
   EXPECT_FALSE(CoversOwner(owned, row));
-  // What the owner is when one of its views has a value.
+  // The owner takes this form when one of its views has a value.
   const torch::Tensor value = torch::rand({4, 3});
   const torch::Tensor owners_value = OwnersValue(owned, turned, value);
   Replace(owned, owners_value);

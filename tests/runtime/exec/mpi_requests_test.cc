@@ -146,7 +146,7 @@ TEST_F(MpiRequestsTest, ASendWaitsForItsReceiveWithTheLargestRegion) {
   EXPECT_EQ(*room, texts);
 }
 
-// What went through the inbox is announced by an empty message, and the offer is its receive.
+// The sender announces a region in the inbox by an empty message, which the offer receives.
 TEST_F(MpiRequestsTest, RegionsOfTheInboxAreOnlyAnnounced) {
   Offer offer{};
   auto announced = [&](bool taken) {

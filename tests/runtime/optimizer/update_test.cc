@@ -31,7 +31,7 @@ OptimizerJob Sgd(double lr) {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What one rank has after a step with these gradients: its outcome, its weights and its loss scale.
+// Holds the outcome, weights and loss scale of one rank after a step with these gradients.
 struct Result {
   StepOutcome outcome;
   Tensors weights;
@@ -125,7 +125,7 @@ TEST(Updater, AllRanksHearOfLossesAndGradientsThatAreNotFinite) {
       EXPECT_TRUE(result.outcome.bad_loss);
     }
   }
-  // Where ranks cannot agree, each one throws.
+  // Each rank throws if they cannot agree.
   Updater updater(Example(), Sgd(1), {}, false, FiniteCheck::kEach);
   updater.Hold(0, {at::zeros({2}), at::zeros({1})});
   Tensors gradients = {Floats({1, nan}), {}};
