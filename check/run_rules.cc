@@ -151,6 +151,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     Session session(transport);
     session.job = job;
     SessionOptions options;
+    options.device = "cpu";  // these threads are not the ranks of a host
     options.package = request.package;
     options.conf = request.conf;
     options.device_map = request.device_map;
@@ -172,6 +173,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
   };
   auto evaluate = [&](Transport& transport) {
     RunOptions options;
+    options.device = "cpu";
     options.package = request.package;
     options.job = request.job;
     options.set = request.set;
@@ -190,6 +192,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
 
 std::optional<Manifest> CheckInference(const CheckRequest& request, CheckResult& result) {
   RunOptions options;
+  options.device = "cpu";
   options.package = request.package;
   options.conf = request.conf;
   options.device_map = request.device_map;

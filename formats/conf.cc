@@ -17,6 +17,7 @@ static const char kModules[] = "module_to_stage_map";
 static const char kRanks[] = "stage_to_rank_map";
 static const char kDepths[] = "stage_to_depth_map";
 static const char kOffload[] = "offload";
+static const char kDevices[] = "rank_to_device_map";
 
 namespace {
 
@@ -47,9 +48,10 @@ static int Number(const Json& value, const Source& source, const std::vector<std
   return kInvalid;
 }
 
-// Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1;
-// empty if a key is invalid.
-static std::vector<const Json*> ByStage(const Json& map, const char* name, const Source& source) {
+// Returns the entries of {"0": ..., "1": ...}, by stage or rank, in the order of their keys, which
+// must be 0 to n-1; empty if a key is invalid.
+static std::vector<const Json*> ByNumber(const Json& map, const char* name, const Source& source,
+                                         const std::string& of = "stage") {
   if (!map.is_object()) {
     source.Fail({name}, std::string(name) + " is expected to be {\"0\": ..., \"1\": ...}");
     return {};
@@ -61,7 +63,7 @@ static std::vector<const Json*> ByStage(const Json& map, const char* name, const
                   key.find_first_not_of("0123456789") == std::string::npos &&
                   (key == "0" || key[0] != '0');
     if (!digits) {
-      source.Fail({name, key}, "\"" + key + "\" is not the number of a stage");
+      source.Fail({name, key}, "\"" + key + "\" is not the number of a " + of);
       valid = false;
       continue;
     }
@@ -71,10 +73,10 @@ static std::vector<const Json*> ByStage(const Json& map, const char* name, const
       while (map.contains(std::to_string(missing))) ++missing;
       // A key that is not a number may stand for the missing stage.
       if (valid)
-        source.Fail(
-            {name, key},
-            std::string(name) + " has stage " + key + " but no stage " + std::to_string(missing),
-            "stages are numbered 0, 1, 2, ... without gaps");
+        source.Fail({name, key},
+                    std::string(name) + " has " + of + " " + key + " but no " + of + " " +
+                        std::to_string(missing),
+                    of + "s are numbered 0, 1, 2, ... without gaps");
       valid = false;
       continue;
     }
@@ -199,7 +201,7 @@ static void ReadModules(const Json& modules, const Source& source, Conf& conf) {
 
 static void ReadDepths(const Json& depths, const Source& source, Conf& conf) {
   conf.stage_to_depth.emplace();
-  for (const Json* depth : ByStage(depths, kDepths, source))
+  for (const Json* depth : ByNumber(depths, kDepths, source))
     conf.stage_to_depth->push_back(
         Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
   const size_t entries = conf.stage_to_depth->size(), stages = conf.stage_to_ranks.size();
@@ -211,7 +213,7 @@ static void ReadDepths(const Json& depths, const Source& source, Conf& conf) {
 
 // Reads the ranks of each stage; none if a stage's number is invalid.
 static void ReadStages(const Json& json, const Source& source, Conf& conf) {
-  std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
+  std::vector<const Json*> lists = ByNumber(json[kRanks], kRanks, source);
   // A stage that only computes the loss needs no ranks.
   if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
       OnlyLast(json[kModules], lists.size() - 1))
@@ -221,6 +223,21 @@ static void ReadStages(const Json& json, const Source& source, Conf& conf) {
   for (const Json* list : lists)
     conf.stage_to_ranks.push_back(
         ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
+}
+
+// The runtime checks the names, because they depend on the host.
+static void ReadDevices(const Json& devices, const Source& source, Conf& conf) {
+  for (const Json* device : ByNumber(devices, kDevices, source, "rank")) {
+    const std::string rank = std::to_string(conf.devices.size());
+    if (!device->is_string() || device->get<std::string>().empty())
+      source.Fail({kDevices, rank},
+                  "a device is expected, \"cpu\" or \"cuda:0\", not " + device->dump());
+    conf.devices.push_back(device->is_string() ? device->get<std::string>() : "");
+  }
+  const int ranks = CountRanks(conf), named = static_cast<int>(conf.devices.size());
+  if (named > 0 && ranks > 0 && named != ranks)
+    source.Fail({kDevices}, std::string(kDevices) + " has " + Counted(named, "rank") +
+                                ", but stage_to_rank_map has " + std::to_string(ranks));
 }
 
 static Conf ParseConf(const Source& source) {
@@ -234,7 +251,7 @@ static Conf ParseConf(const Source& source) {
     source.Fail({}, "is a job, not a conf", "`pipewright conf PACKAGE` writes one");
     return conf;
   }
-  std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
+  std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload, kDevices};
   for (const auto& [key, value] : json.items())
     if (key != "$schema" && std::find(known.begin(), known.end(), key) == known.end())
       source.Fail({key}, "unknown key \"" + key + "\"" + Suggest(key, known),
@@ -248,6 +265,7 @@ static Conf ParseConf(const Source& source) {
   if (valid()) CheckStagesUsed(conf, conf.module_to_stage.size(), source);
   if (json.contains(kDepths)) ReadDepths(json[kDepths], source, conf);
   if (json.contains(kOffload)) ReadOffload(json[kOffload], source, conf);
+  if (json.contains(kDevices)) ReadDevices(json[kDevices], source, conf);
   return conf;
 }
 
@@ -370,7 +388,7 @@ static std::string List(const std::vector<int>& numbers) {
   return "[" + Join(parts, ", ") + "]";
 }
 
-static std::string StageMap(const std::vector<std::string>& values) {
+static std::string MapText(const std::vector<std::string>& values) {
   std::vector<std::string> parts;
   for (size_t s = 0; s < values.size(); ++s)
     parts.push_back("\"" + std::to_string(s) + "\": " + values[s]);
@@ -384,16 +402,21 @@ std::string WriteConf(const Conf& conf) {
   std::vector<std::string> ranks;
   for (const auto& list : conf.stage_to_ranks) ranks.push_back(List(list));
   std::string out = std::string("{\n    \"") + kModules + "\": " + List(modules) + ",\n    \"" +
-                    kRanks + "\": " + StageMap(ranks);
+                    kRanks + "\": " + MapText(ranks);
   if (conf.stage_to_depth) {
     std::vector<std::string> depths;
     for (int depth : *conf.stage_to_depth) depths.push_back(std::to_string(depth));
-    out += std::string(",\n    \"") + kDepths + "\": " + StageMap(depths);
+    out += std::string(",\n    \"") + kDepths + "\": " + MapText(depths);
   }
   if (!conf.offloaded_stages.empty()) {
     out += std::string(",\n    \"") + kOffload + "\": {\"stages\": " + List(conf.offloaded_stages);
     if (conf.offload_memory > 0) out += ", \"memory\": " + std::to_string(conf.offload_memory);
     out += "}";
+  }
+  if (!conf.devices.empty()) {
+    std::vector<std::string> devices;
+    for (const std::string& device : conf.devices) devices.push_back(Quote(device));
+    out += std::string(",\n    \"") + kDevices + "\": " + MapText(devices);
   }
   return out + "\n}\n";
 }

@@ -21,15 +21,16 @@ struct Conf {
   std::optional<std::vector<int>> stage_to_depth;  // by stage: warm-up forwards
   std::vector<int> offloaded_stages = {};          // ascending; weights are loaded and evicted
   int64_t offload_memory = 0;  // bytes for those weights on each rank; 0: the two largest stages
+  std::vector<std::string> devices = {};  // by rank, "cuda:0", for example; empty: not given
 
   bool operator==(const Conf&) const = default;
 };
 
 // Reads {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}} and the
-// optional "stage_to_depth_map": {"0": 1, "1": 0} and "offload": {"stages": [1], "memory": "1GiB"}
-// (memory is optional). Throws Error with file, line and column for everything that is wrong for
-// any model: other keys, a stage without ranks or modules, a rank repeated within a stage, negative
-// or missing ranks (they are 0 to N-1).
+// optional "stage_to_depth_map": {"0": 1, "1": 0}, "offload": {"stages": [1], "memory": "1GiB"}
+// (memory is optional) and "rank_to_device_map": {"0": "cuda:0", "1": "cpu"}. Throws Error with
+// file, line and column for everything that is wrong for any model: other keys, a stage without
+// ranks or modules, a rank repeated within a stage, negative or missing ranks (they are 0 to N-1).
 Conf ReadConf(const std::string& path);
 Conf ParseConf(const std::string& text, const std::string& path);
 

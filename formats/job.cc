@@ -238,13 +238,48 @@ const std::vector<std::pair<std::string, BodyChoice>>& BodyNames() {
 }
 
 const std::vector<std::string>& JobKeys() {
-  static const std::vector<std::string> keys = {
-      "data", "loss", "optimizer", "schedule", "plan", "microbatches", "microbatch_size",
-      "steps", "seed", "threads", "log_every", "save", "metrics", "tensorboard", "report", "nan",
-      "check_shared", "checkpoint", "accumulate", "loss_scale", "freeze", "validation", "accuracy",
-      "reduce", "recompute", "costs", "partial", "minibatch_size", "memory", "buffers", "body",
-      "matmul"};
+  static const std::vector<std::string> keys = {"data",
+                                                "loss",
+                                                "optimizer",
+                                                "schedule",
+                                                "plan",
+                                                "microbatches",
+                                                "microbatch_size",
+                                                "steps",
+                                                "seed",
+                                                "threads",
+                                                "log_every",
+                                                "save",
+                                                "metrics",
+                                                "tensorboard",
+                                                "report",
+                                                "nan",
+                                                "check_shared",
+                                                "checkpoint",
+                                                "accumulate",
+                                                "loss_scale",
+                                                "freeze",
+                                                "validation",
+                                                "accuracy",
+                                                "reduce",
+                                                "recompute",
+                                                "costs",
+                                                "partial",
+                                                "minibatch_size",
+                                                "memory",
+                                                "buffers",
+                                                "body",
+                                                "matmul",
+                                                "device",
+                                                "tf32"};
   return keys;
+}
+
+static void ReadFilesToWrite(const Section& section, Job& job) {
+  section.Get("save", job.save);
+  section.Get("metrics", job.metrics);
+  section.Get("tensorboard", job.tensorboard);
+  section.Get("report", job.report);
 }
 
 Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
@@ -301,9 +336,9 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   int64_t seed = 0;
   section.AtLeast<int64_t>("seed", 0, seed);
   job.seed = static_cast<uint64_t>(seed);
-  section.Get("save", job.save);
-  section.Get("metrics", job.metrics), section.Get("tensorboard", job.tensorboard);
-  section.Get("report", job.report);
+  ReadFilesToWrite(section, job);
+  section.Get("device", job.device);
+  section.Get("tf32", job.tf32);
   section.Get("check_shared", job.check_shared);
   if (in.contains("nan"))
     job.stop_on_nan =

@@ -123,6 +123,8 @@ struct Job {
   RecomputeJob recompute;
   std::optional<BodyChoice> body;  // none: kAuto, without a message
   MatMul matmul = MatMul::kLibTorch;
+  std::string device;         // of every rank: "cpu", "auto", "cuda", "cuda:0", ...; empty: CPU
+  bool tf32 = false;          // CUDA: let float32 products round their factors to TF32
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
 

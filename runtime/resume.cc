@@ -293,7 +293,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         const bool on_disk = session.run.on_disk[m][w];
         const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
         CopyInto(file, file.At(name), to);
-        if (on_disk && HostBytes(to) != HostBytes(weight))
+        if (on_disk && HostBytes(OnHost(to)) != HostBytes(OnHost(weight)))
           Refuse(checkpoint, "\"" + name + "\" stays on disk, where it has other values",
                  "train it in memory, or give the weights it was trained with: --weights");
         state = find(shard->second) ? find(StateFileOf(shard->second))

@@ -20,6 +20,7 @@
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
+#include "runtime/rank_device.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/resume.h"
 #include "runtime/session_losses.h"
@@ -141,6 +142,47 @@ void At(const std::string& place, F&& run) {
 
 }  // namespace
 
+// Chooses the device of every rank. Collective.
+void Session::ChooseDevices() {
+  const size_t rank = static_cast<size_t>(transport.rank());
+  std::string mine;
+  Phase(transport, "choosing devices", [&] {
+    AskedDevice asked{options.device, "--device"};
+    if (asked.name.empty() && !run.conf.devices.empty())
+      asked = {
+          run.conf.devices[rank],
+          ConfOfRun(options.package, options.conf) + ": rank_to_device_map." + std::to_string(rank),
+          true};
+    if (asked.name.empty()) asked = {job.device, job.path + ": device"};
+    const Accelerators accelerators = AcceleratorsHere();
+    mine = ChooseDevice(asked, PlaceOf(transport.rank(), transport.size(), transport.hosts()),
+                        accelerators, options.share_devices);
+    if (mine == "cpu") {
+      if (asked.name == "auto" && rank == 0)
+        PrintNote("this host has no accelerator, and the run stays on the CPU");
+      if (asked.name.empty() && accelerators.count > 0 && rank == 0)
+        PrintNote("this host has " + Counted(accelerators.count, accelerators.type + " device") +
+                  ", and the run stays on the CPU: --device auto uses " +
+                  (accelerators.count == 1 ? "it" : "them"));
+      return;
+    }
+    const std::string only =
+        " runs on the CPU only, and rank " + std::to_string(rank) + " computes on " + mine;
+    if (job.body == BodyChoice::kLists)
+      throw Error(job.path + ": body", "\"lists\"" + only, "leave it out, or use --device cpu");
+    if (job.matmul == MatMul::kOneDnn || options.matmul == MatMul::kOneDnn)
+      throw Error("matmul", "\"onednn\"" + only, "leave it out, or use --device cpu");
+    UseDevice(c10::Device(mine));
+    UseTf32(job.tf32);
+  });
+  devices = transport.AllGather(mine);
+}
+
+bool Session::OnDevices() const {
+  return std::any_of(devices.begin(), devices.end(),
+                     [](const auto& name) { return name != "cpu"; });
+}
+
 void Session::Open(const SessionOptions& asked) {
   options = asked;
   Phase(transport, "reading", [&] {
@@ -151,6 +193,7 @@ void Session::Open(const SessionOptions& asked) {
     edited = EditedCode(options.package, run.manifest);
     edited_places = EditedPlaces(options.package, run.manifest);
   });
+  ChooseDevices();
 }
 
 void Session::CheckSources(const std::vector<Microbatches*>& sources) {
@@ -193,6 +236,7 @@ void Session::ShowWarnings() const {
     PrintNote("edited since the model was compiled: " + edited_places +
               ". The run computes what that says, and not what the model file does" +
               (options.training ? "; saved weights say so in their metadata" : ""));
+  if (OnDevices()) PrintNote(HostsText(devices));
   for (const std::string& warning : run.warnings) PrintWarning(warning);
 }
 
@@ -221,7 +265,8 @@ void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields
   Phase(transport, "reading", [&] { read = KeptForResume(*this, all); });
   Phase(transport, "loading", [&] {
     stages = std::make_unique<TorchStages>(
-        StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});
+        StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport,
+                      c10::Device(devices[static_cast<size_t>(transport.rank())])});
     if (!options.resumes) LoadFirstWeights();
   });
 }
@@ -472,7 +517,8 @@ std::string Describe(const Session& session, int rank) {
     parts.push_back("stage " + std::to_string(stage) + (one ? ": module " : ": modules ") +
                     Join(modules, ", "));
   }
-  return Join(parts, "; ");
+  return Join(parts, "; ") +
+         (session.OnDevices() ? " on " + session.devices[static_cast<size_t>(rank)] : "");
 }
 
 }  // namespace pipewright

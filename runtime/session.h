@@ -65,6 +65,9 @@ class Session {
   // Returns which modules are recomputed for their backward.
   const std::vector<bool>& recompute() const { return recompute_; }
 
+  // Returns true if some rank does not compute on the CPU.
+  bool OnDevices() const;
+
   // Returns the events of the last step's last minibatch.
   const std::vector<TraceEvent>& trace() const { return executor_->trace(); }
 
@@ -72,6 +75,7 @@ class Session {
   Job job;
   SessionOptions options;               // from Open on
   RunPlan run;                          // from Open on
+  std::vector<std::string> devices;     // from Open on: by rank, "cpu" or "cuda:0", for example
   std::string edited;                   // from Open on: EditedCode of the package
   std::string edited_places;            // and EditedPlaces
   std::vector<Found> read;              // from Load on: data and code, which checkpoints name
@@ -85,6 +89,7 @@ class Session {
   StepOutcome outcome;
 
  private:
+  void ChooseDevices();
   void CheckSources(const std::vector<Microbatches*>& sources);
   void FindWarnings(const std::vector<TensorSpec>& inputs);
   void ShowWarnings() const;

@@ -55,6 +55,10 @@ at::Tensor CopyOnHost(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : tensor.to(at::kCPU);
 }
 
+at::Tensor OnDevice(const at::Tensor& tensor, at::Device device) {
+  return tensor.device() == device ? tensor : tensor.to(device);
+}
+
 std::string_view HostBytes(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_cpu(), "the host cannot read the bytes of a tensor on ", tensor.device());
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};

@@ -35,6 +35,9 @@ at::Tensor OnHost(const at::Tensor& tensor);
 // Returns a copy even on the CPU, so that the tensor may change.
 at::Tensor CopyOnHost(const at::Tensor& tensor);
 
+// Returns the tensor itself if it is on the device already, else a copy there with its strides.
+at::Tensor OnDevice(const at::Tensor& tensor, at::Device device);
+
 // Returns the bytes of a contiguous CPU tensor; valid as long as it lives.
 std::string_view HostBytes(const at::Tensor& tensor);
 

@@ -19,6 +19,7 @@ void AddEval(CLI::App& app) {
   app.add_option("--steps", run.steps, "number of minibatches (default: one pass over the data)")
       ->check(AtLeast(1));
   app.add_option("--metrics", run.metrics, "where to write the result as JSON");
+  AddDevice(app, run);
   AddOffload(app, run);
   app.callback([options] {
     RunRanks(*options, {}, [&](Transport& transport) { Evaluate(*options, transport); });

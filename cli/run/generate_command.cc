@@ -53,6 +53,7 @@ void AddGenerate(CLI::App& app) {
   app.add_option("-o,--output", run.output, "file to write (default: standard output)");
   app.add_flag("--json", generate.json, "write tokens and texts as JSON");
   AddThreads(app, run);
+  AddDevice(app, run);
   AddOffload(app, run);
   app.callback([options, asked] {
     RunRanks(*options, {}, [&](Transport& transport) { Generate(*options, *asked, transport); });

@@ -24,6 +24,7 @@ void AddInfer(CLI::App& app) {
                  "number of microbatches to split the rows into")
       ->check(AtLeast(1, 1 << 20));
   AddThreads(app, run);
+  AddDevice(app, run);
   AddOffload(app, run);
   app.add_flag("--on-request", run.on_request,
                "before that, run a measurement for each line on standard input: \"steps N\"");

@@ -51,6 +51,15 @@ void AddThreads(CLI::App& app, RunOptions& run) {
       ->default_str("auto");
 }
 
+void AddDevice(CLI::App& app, RunOptions& run) {
+  app.add_option("--device", run.device,
+                 "where ranks compute: cpu, auto (an accelerator for each rank if the host has "
+                 "any), a type such as cuda, or one device such as cuda:0 (default: the conf's, "
+                 "the job's, or cpu)");
+  app.add_flag("--share-devices", run.share_devices,
+               "let several ranks of a host compute on one device");
+}
+
 void AddSet(CLI::App& app, RunOptions& run) {
   app.add_option("--set", run.set,
                  "override a value of the job, such as optimizer.lr=0.1 or data.shuffle=false "

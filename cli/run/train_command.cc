@@ -54,6 +54,7 @@ void AddTrain(CLI::App& app) {
                  "resume from this checkpoint, or from the latest one in this folder")
       ->excludes(resume);
   app.add_option("--save-gradients", run.save_gradients, "write the last step's gradients");
+  AddDevice(app, run);
   AddOffload(app, run);
   auto* no_lines = app.add_flag("--quiet", *quiet, "print only warnings and errors");
   app.add_flag("--verbose", *verbose, "print a line for each step")->excludes(no_lines);

@@ -47,6 +47,8 @@ class Job:
     recompute: bool | JSON | None = None
     body: str | None = None
     matmul: str | None = None
+    device: str | None = None
+    tf32: bool | None = None
     check_shared: bool | None = None
 
 

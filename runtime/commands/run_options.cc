@@ -22,6 +22,9 @@ SessionOptions SessionOptionsOf(const RunOptions& options, bool training) {
   asked.keep_gradients = !options.save_gradients.empty();
   asked.trace_memory = !options.trace.empty();
   asked.verify_files = options.verify_files;
+  asked.device = options.device;
+  asked.share_devices = options.share_devices;
+  if (!training) asked.matmul = options.matmul;
   return asked;
 }
 
@@ -38,10 +41,10 @@ Job ReadJobOf(const RunOptions& options) {
 
 AgreedFields AgreedOptions(const RunOptions& options) {
   // Names every option, so that this does not compile until a new one is considered.
-  const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               report, save_gradients, trace, resume, resume_from, input, output, outputs,
-               microbatches, threads, matmul, on_request, device_map, offload_dir, offload_report,
-               verify_files] = options;
+  const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics, report,
+               save_gradients, trace, resume, resume_from, input, output, outputs, microbatches,
+               threads, matmul, on_request, device_map, offload_dir, offload_report, device,
+               share_devices, verify_files] = options;
   return {{"weights", weights},
           {"set", Join(set, "\n")},
           {"checkpoint", checkpoint},
@@ -61,6 +64,8 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"matmul", std::to_string(static_cast<int>(matmul))},
           {"on_request", std::to_string(on_request)},
           {"device_map", device_map},
+          {"device", device},
+          {"share_devices", std::to_string(share_devices)},
           {"verify_files", std::to_string(verify_files)}};
 }
 

@@ -28,6 +28,8 @@ struct RunOptions {
   bool on_request = false;            // serve measurements first: bench_requests.h
   // For weights on disk.
   std::string device_map, offload_dir, offload_report;
+  std::string device;          // of every rank; empty: the conf's, or the job's
+  bool share_devices = false;  // several ranks may compute on one device
   bool verify_files = false;  // compare all of each file that several ranks read, not samples
 };
 

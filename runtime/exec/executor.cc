@@ -40,6 +40,7 @@ struct SentMessage {
 }  // namespace
 
 int64_t StageBody::MessageBytes(int, int, bool) { return -1; }
+Bundle StageBody::ForSend(Bundle message) { return message; }
 void StageBody::UseVersion(int, int) { throw Error("stages keep one version of their weights"); }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
 void StageBody::OnReady(std::function<void(int)>) {}
@@ -189,7 +190,7 @@ struct Executor::State {
 
   void Send(const RankEntry& entry, size_t index, bool backward) {
     if (entry.peer_rank < 0) return;
-    Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
+    Bundle bundle = body.ForSend(Take(entry.edge, entry.action.microbatch, backward));
     CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
     HoldBack(entry.channel);
     // If there is a header, the RECV posts the receive of the header, so only the header counts.

@@ -26,6 +26,10 @@ class StageBody {
   // against it. MPI does not report reliably that a message is longer than its receive buffer.
   virtual int64_t MessageBytes(int edge, int microbatch, bool backward);
 
+  // Returns a message that Forward or Backward has made in memory that the transport can send. By
+  // default it is there already.
+  virtual Bundle ForSend(Bundle message);
+
   // `inputs` has one bundle per incoming edge of `stage`, in the order of StageGraph::edges.
   // Returns one bundle per outgoing edge. The body itself provides the inputs of the model.
   virtual std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) = 0;

@@ -148,7 +148,8 @@ void Vote(Transport& transport, const std::string& phase, const std::string& err
 // Collective.
 void Agree(Transport& transport, uint64_t hash, const std::string& what);
 
-// Returns text such as "ranks 0-2 on host-a, rank 3 on host-b".
+// Returns text such as "ranks 0-2 on host-a, rank 3 on host-b", from the host or device of each
+// rank.
 std::string HostsText(const std::vector<std::string>& hosts);
 
 }  // namespace pipewright

@@ -104,6 +104,7 @@ void MeteredStages::Step(int stage) {
 Bundle MeteredStages::Allocate(int edge, int microbatch, bool backward, int slot) {
   return body_.Allocate(edge, microbatch, backward, slot);
 }
+Bundle MeteredStages::ForSend(Bundle message) { return body_.ForSend(std::move(message)); }
 int64_t MeteredStages::MessageBytes(int edge, int microbatch, bool backward) {
   return body_.MessageBytes(edge, microbatch, backward);
 }

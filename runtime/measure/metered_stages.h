@@ -35,6 +35,7 @@ class MeteredStages : public StageBody {
   int64_t peak();
 
   Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
+  Bundle ForSend(Bundle message) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,

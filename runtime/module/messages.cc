@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "tensors/device_memory.h"
+
 namespace pipewright {
 
 namespace {
@@ -95,7 +97,7 @@ Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there) {
   return bundle;
 }
 
-Tensors ReadMessage(const Bundle& message) {
+Tensors ReadMessage(const Bundle& message, at::Device device) {
   Tensors tensors = TensorsOf(message);
   auto layout = static_cast<const int64_t*>(message.regions.back().data);
   for (at::Tensor& tensor : tensors) {
@@ -106,6 +108,7 @@ Tensors ReadMessage(const Bundle& message) {
       tensor.reset();
       continue;
     }
+    tensor = OnDevice(tensor, device);
     const at::Tensor contiguous = tensor.strides() == strides ? tensor : tensor.alias();
     Restride(tensor, strides);
     if (!tensor.is_non_overlapping_and_dense())
@@ -114,6 +117,23 @@ Tensors ReadMessage(const Bundle& message) {
       tensor = Laid(tensor, strides, place);
   }
   return tensors;
+}
+
+Bundle MessageOnHost(Bundle message) {
+  const Tensors& tensors = TensorsOf(message);
+  if (std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.is_cpu(); }))
+    return message;
+  struct Copy {
+    Tensors tensors;
+    std::shared_ptr<void> layout;  // keeps the message that holds it
+  };
+  auto copy = std::make_shared<Copy>(Copy{{}, message.owner});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    copy->tensors.push_back(OnHost(tensors[i]));
+    message.regions[i].data = copy->tensors.back().data_ptr();
+  }
+  message.owner = std::shared_ptr<Tensors>(copy, &copy->tensors);
+  return message;
 }
 
 at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory) {

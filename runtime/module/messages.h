@@ -25,9 +25,12 @@ const Tensors& TensorsOf(const Bundle& bundle);
 // pass contiguous tensors of the right sizes.
 Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there = {});
 int64_t LayoutBytes(size_t dimensions);  // of one tensor's layout in that region
-// Returns the tensors with the sender's strides and address alignment, since kernels add in another
-// order if these differ; absent ones are undefined.
-Tensors ReadMessage(const Bundle& message);
+// Returns the tensors, on `device`, with the sender's strides and address alignment, since kernels
+// add in another order if these differ; absent ones are undefined.
+Tensors ReadMessage(const Bundle& message, at::Device device = at::kCPU);
+
+// Returns the message in host memory: itself, if all of it is there, or a copy.
+Bundle MessageOnHost(Bundle message);
 
 // Allocates the memory for a received value: from `memory` (Transport::Memory), or any.
 using MemorySource = std::function<std::shared_ptr<void>(size_t bytes)>;

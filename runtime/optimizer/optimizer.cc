@@ -156,7 +156,8 @@ static void UpdateInBlocks(const OptimizerJob& job, at::Tensor& parameter, at::T
   for (auto& [name, tensor] : state.Named())
     if (tensor->defined()) tensors.push_back(tensor);
   const int64_t elements = parameter.numel();
-  const bool in_blocks = job.kind != OptimizerJob::kMuon && elements > kUpdatedTogether &&
+  const bool in_blocks = parameter.is_cpu() && job.kind != OptimizerJob::kMuon &&
+                         elements > kUpdatedTogether &&
                          std::all_of(tensors.begin(), tensors.end(),
                                      [](const at::Tensor* t) { return t->is_contiguous(); });
   if (!in_blocks) {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "runtime/module/stored_weights.h"
+#include "tensors/device_memory.h"
 #include "tensors/finite.h"
 #include "tensors/offload_folder.h"
 
@@ -108,7 +109,7 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
 void Updater::Fetch(Parameter& parameter) {
   for (const auto& [name, tensor] : parameter.stored)
     for (const auto& [other, to] : parameter.state.Named())
-      if (name == other) *to = tensor.Load();
+      if (name == other) *to = OnDevice(tensor.Load(), parameter.weight.device());
 }
 
 // Writes the state back to disk. Its previous file stays while a checkpoint still copies it.
@@ -293,6 +294,8 @@ std::vector<std::pair<std::string, AnyTensor>> Updater::StateTensors(int module,
 
 void Updater::SetState(int module, size_t weight, OptimizerState state) {
   Parameter& parameter = modules_.at(module).at(weight);
+  for (const auto& [name, tensor] : state.Named())
+    if (tensor->defined()) *tensor = OnDevice(*tensor, parameter.weight.device());
   parameter.state = std::move(state);
   Store(parameter);
 }

@@ -105,7 +105,7 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   throw Error("PIPEWRIGHT_BODY", "unknown body " + Quote(text), "choose auto, autograd or lists");
 }
 
-void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {
+void UseBody(LoadedModule& module, BodyChoice asked, const std::string& against) {
   module.recorded = nullptr;
   if (asked == BodyChoice::kAutograd) return;
   auto bodies = std::make_shared<RecordedBodies>();
@@ -115,7 +115,7 @@ void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {
   bodies->nodes = 0;
   for (const torch::jit::Node* node : module.graph->nodes()) bodies->nodes += node->kind().is_aten();
   const std::vector<std::string>& written = module.written_parameters;
-  bodies->refusal = on_disk          ? "weights on disk"
+  bodies->refusal = !against.empty()   ? against
                     : !written.empty() ? "forward writes to the parameter " + written[0]
                                        : RefusalOf(*module.graph, module.weights);
   if (bodies->tells && !bodies->refusal.empty()) Tell(module.index, bodies->refusal);

@@ -18,9 +18,9 @@ namespace pipewright {
 // Returns PIPEWRIGHT_BODY, or else the job's choice, if any. Throws Error for an unknown name.
 std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job);
 
-// Lets `module` run as lists if `asked` allows it: fills LoadedModule::recorded. A module with
-// weights `on_disk` stays with autograd.
-void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk = false);
+// Lets `module` run as lists if `asked` allows it: fills LoadedModule::recorded. With a reason
+// `against`, the module stays with autograd.
+void UseBody(LoadedModule& module, BodyChoice asked, const std::string& against = "");
 
 // Note what autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
 void NoteForward(RecordedBody& body, double seconds);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/stage/island.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -104,11 +105,18 @@ Bundle GradientSums::Gradient(int group, int holder) {
     const std::tuple place(module, microbatch, slices[i].weight);
     if (!whole.defined()) {
       const at::Tensor& weight = held.weights[slices[i].weight];
-      whole = at::zeros(weight.sizes(), TypeOf(weight.scalar_type()));
+      whole = at::zeros(weight.sizes(),
+                        at::device(weight.device()).dtype(TypeOf(weight.scalar_type())));
       filled_.insert(place);
     }
     if (fresh) flags.mutable_data_ptr<bool>()[i] = !filled_.count(place);
     parts.push_back(whole.view({-1}).narrow(0, slices[i].begin, slices[i].count));
+  }
+  if (!parts[0].is_cpu()) {
+    Tensors& copies = on_host_[{group, holder}];
+    if (copies.empty())
+      for (const at::Tensor& part : parts) copies.push_back(OnHost(part));
+    parts = copies;
   }
   parts.push_back(flags);
   return MakeBundle(std::move(parts));
@@ -152,13 +160,21 @@ Tensors GradientSums::Take(int module) {
     if (found == flags_.end()) continue;
     const GradientGroup& content = groups_.contents[group];
     const std::vector<WeightSlice>& slices = content.terms[groups_.exchanges[group][holder].term];
-    for (size_t i = 0; i < slices.size(); ++i)
-      if (!found->second.const_data_ptr<bool>()[i]) held.sums[slices[i].weight].reset();
+    const auto copies = on_host_.find({group, holder});
+    for (size_t i = 0; i < slices.size(); ++i) {
+      at::Tensor& sum = held.sums[slices[i].weight];
+      if (!found->second.const_data_ptr<bool>()[i])
+        sum.reset();
+      else if (copies != on_host_.end())
+        sum.view({-1}).narrow(0, slices[i].begin, slices[i].count).copy_(copies->second[i]);
+    }
   }
-  std::erase_if(flags_, [&](const auto& one) {
+  auto of_module = [&](const auto& one) {
     const auto& [group, holder] = one.first;
     return groups_.contents[group].terms[groups_.exchanges[group][holder].term][0].module == module;
-  });
+  };
+  std::erase_if(flags_, of_module);
+  std::erase_if(on_host_, of_module);
   std::erase_if(filled_, [&](const auto& place) { return std::get<0>(place) == module; });
   held.waiting.clear();
   held.arrived = held.next = 0;

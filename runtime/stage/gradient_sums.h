@@ -60,6 +60,8 @@ class GradientSums {
   std::map<int, Held> modules_;
   // Flags for which parts of a holder's contribution, or of the sum that it gets, are defined.
   std::map<std::pair<int, int>, at::Tensor> flags_;
+  // Copies in host memory of contributions that lie on a device, for the exchange.
+  std::map<std::pair<int, int>, Tensors> on_host_;
   // Zero gradients created for an exchange, because nothing was added: (module, microbatch,
   // weight).
   std::set<std::tuple<int, int, size_t>> filled_;

@@ -12,6 +12,7 @@
 #include "runtime/module/messages.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/module/stored_weights.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -162,9 +163,11 @@ void OffloadedWeights::Bind(int stage) {
     LoadedModule& module = modules_.at(place.module);
     auto changed = changed_.find(place.tensor);
     at::Tensor& weight = module.weights[place.weight];
-    weight = changed != changed_.end() ? changed->second
-                                       : at::from_blob(stream_->Wait(place.unit)[place.piece],
-                                                       info.shape, at::dtype(DtypeOf(info.dtype)));
+    weight = changed != changed_.end()
+                 ? changed->second
+                 : OnDevice(at::from_blob(stream_->Wait(place.unit)[place.piece], info.shape,
+                                          at::dtype(DtypeOf(info.dtype))),
+                            weight.device());
     module.self->setAttr(info.name, weight);
   }
   found->second.bound = true;

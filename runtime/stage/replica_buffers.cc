@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tensors/device_memory.h"
+
 namespace pipewright {
 
 ReplicaBuffers::ReplicaBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
@@ -64,9 +66,9 @@ int64_t ReplicaBuffers::OwnMicrobatches(int replica, int replicas) const {
 
 // Returns a replica's contribution: its updates in the order of their microbatches, or the buffer.
 Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
-  if (buffer.merge != BufferMerge::kUpdates) return {Now(module, buffer).clone()};
+  if (buffer.merge != BufferMerge::kUpdates) return {CopyOnHost(Now(module, buffer))};
   Tensors updates;
-  for (auto& [place, update] : buffer.updates) updates.push_back(std::move(update));
+  for (auto& [place, update] : buffer.updates) updates.push_back(OnHost(update));
   TORCH_CHECK(static_cast<int64_t>(updates.size()) == own, "a replica has seen ", updates.size(),
               " microbatches instead of ", own);
   return updates;
@@ -75,22 +77,22 @@ Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
 // `brought` is indexed by place for updates, otherwise by replica.
 at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
                                   const std::vector<at::Tensor>& brought) const {
-  const at::Tensor now = Now(module, buffer);
+  const at::Tensor now = OnHost(Now(module, buffer)), start = OnHost(buffer.start);
   if (buffer.merge == BufferMerge::kUpdates) {
-    at::Tensor sum = buffer.start;
+    at::Tensor sum = start;
     for (const at::Tensor& update : brought)
       sum = sum.to(at::kDouble).mul(buffer.kept).add_(update).to(now.scalar_type());
     return sum;
   }
   if (buffer.merge == BufferMerge::kSum) {
-    at::Tensor sum = buffer.start.clone();
-    for (const at::Tensor& theirs : brought) sum.add_(theirs.sub(buffer.start));
+    at::Tensor sum = start.clone();
+    for (const at::Tensor& theirs : brought) sum.add_(theirs.sub(start));
     return sum;
   }
   // A buffer that no replica wrote to, as a table or a mask, keeps its bits.
   const int replicas = static_cast<int>(brought.size());
   bool written = false;
-  for (const at::Tensor& theirs : brought) written = written || !at::equal(theirs, buffer.start);
+  for (const at::Tensor& theirs : brought) written = written || !at::equal(theirs, start);
   if (!written) return now.clone();
   at::Tensor mean;
   for (int r = 0; r < replicas; ++r) {
@@ -121,7 +123,8 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
   }
   Tensors merged;
   if (self > 0) {
-    for (auto [module, buffer] : all) merged.push_back(at::empty_like(Now(module, *buffer)));
+    for (auto [module, buffer] : all)
+      merged.push_back(at::empty_like(Now(module, *buffer), at::device(at::kCPU)));
     transport.Send(replicas[0], tag, MakeBundle(brought[self]));
     transport.WaitFor(transport.Recv(replicas[0], tag, MakeBundle(merged)),
                       {Awaited::kBuffers, replicas[0]});
@@ -130,9 +133,9 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
       for (auto [module, buffer] : all) {
         const at::Tensor now = Now(module, *buffer);
         const bool updates = buffer->merge == BufferMerge::kUpdates;
+        const at::ScalarType type = updates ? at::kDouble : now.scalar_type();
         for (int64_t k = updates ? OwnMicrobatches(r, count) : 1; k > 0; --k)
-          brought[r].push_back(
-              at::empty(now.sizes(), updates ? now.options().dtype(at::kDouble) : now.options()));
+          brought[r].push_back(at::empty(now.sizes(), type));
       }
       transport.WaitFor(transport.Recv(replicas[r], tag, MakeBundle(brought[r])),
                         {Awaited::kBuffers, replicas[r]});

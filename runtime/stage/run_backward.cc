@@ -146,10 +146,7 @@ edge_list EdgesOf(const std::vector<at::Tensor>& tensors) {
 
 std::vector<at::Tensor> RunBackward(const edge_list& roots, std::vector<at::Tensor> gradients,
                                     const edge_list& leaves) {
-  const bool here = std::all_of(gradients.begin(), gradients.end(), [](const at::Tensor& gradient) {
-    return !gradient.defined() || gradient.is_cpu();
-  });
-  if (Backward backward; here && backward.Find(roots, leaves))
+  if (Backward backward; backward.Find(roots, leaves))
     return backward.Run(roots, std::move(gradients), leaves.size());
   return torch::autograd::Engine::get_default_engine().execute(
       roots, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false,

@@ -51,6 +51,7 @@ TorchStages::State::State(const StageSettings& s)
       manifest(s.run.manifest),
       conf(s.run.conf),
       graph(s.run.graph),
+      device(s.device),
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
       receive_buffers(memory),
       training(s.options.training),
@@ -114,9 +115,13 @@ void TorchStages::State::LoadModules() {
             .emplace(index, LoadModuleWith(settings.options.package, manifest, index,
                                            {.source = WeightSource::kOther,
                                             .left_out = on_disk,
-                                            .known = Known(ids[m], on_disk, tensors)}))
+                                            .known = Known(ids[m], on_disk, tensors),
+                                            .device = device}))
             .first->second;
-    UseBody(module, body, std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
+    UseBody(module, body,
+            !device.is_cpu() ? "runs on " + device.str()
+            : std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end() ? "weights on disk"
+                                                                               : "");
     for (size_t w = 0; w < ids[m].size(); ++w)
       if (on_disk.empty() || !on_disk[w]) tensors.emplace(ids[m][w], module.weights[w]);
     pipewright::SetTraining(module, training);
@@ -270,6 +275,8 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
   return bytes;
 }
 
+Bundle TorchStages::ForSend(Bundle message) { return MessageOnHost(std::move(message)); }
+
 // Stores what backward needs in `keep`; null: keeps nothing.
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
                                                        std::vector<c10::IValue> inputs,
@@ -379,7 +386,7 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   std::vector<std::pair<int, c10::IValue>> received;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const EdgeContents& contents = s.contents[s.edges_in[stage][i]];
-    const Tensors tensors = ReadMessage(inputs[i]);
+    const Tensors tensors = ReadMessage(inputs[i], s.device);
     for (size_t k = 0; k < contents.forward.size(); ++k) {
       const int id = contents.forward[k];
       values[id] = FromTensor(tensors[k], s.value(id));
@@ -400,7 +407,8 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int producer = s.value(id).producer;
     if (producer < 0 || s.conf.module_to_stage[producer] != stage) continue;
     if (!values[id].isNone())
-      s.source->Output(static_cast<int>(i), microbatch, values[id]);
+      s.source->Output(static_cast<int>(i), microbatch,
+                       values[id].isTensor() ? OnHost(values[id].toTensor()) : values[id]);
   }
   s.ComputeLosses(stage, microbatch, values, s.training && !again);
   std::vector<Bundle> out;

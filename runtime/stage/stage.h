@@ -34,6 +34,9 @@ struct SessionOptions {
   bool keep_gradients = false;  // keeps the last step's gradients, for SaveGradients
   bool trace_memory = false;    // traces the process's memory after each action
   bool verify_files = false;    // ranks compare all of each file that they read, not samples
+  std::string device;           // of every rank; empty: the conf's, or the job's
+  bool share_devices = false;   // several ranks may compute on one device
+  MatMul matmul = MatMul::kLibTorch;  // forward only; training takes the job's
   // Forward only: the outputs to compute, by name (empty: all). Modules and inputs that these do
   // not need are left out. None: all of the package runs.
   std::optional<std::vector<std::string>> outputs;
@@ -48,6 +51,7 @@ struct StageSettings {
   const std::vector<bool>& recompute;   // by module
   ShapeCache& shapes;
   Transport& transport;
+  at::Device device = at::kCPU;  // on which this rank computes
 };
 
 // A loss of one microbatch.
@@ -114,6 +118,7 @@ class TorchStages : public StageBody {
 
   Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
+  Bundle ForSend(Bundle message) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                std::vector<Bundle> gradients) override;

@@ -18,7 +18,7 @@ std::map<int, GradientTerms> TorchStages::State::ReadGradientTerms(
   for (int edge : edges_out[stage]) {
     if (!graph.edges[edge].gradient) continue;
     const std::vector<Contribution>& contributions = contents[edge].backward;
-    const Tensors tensors = ReadMessage(gradients[next++]);
+    const Tensors tensors = ReadMessage(gradients[next++], device);
     for (size_t k = 0; k < contributions.size(); ++k)
       if (tensors[k].defined())
         gradient_terms[contributions[k].value].emplace_back(contributions[k].consumers[0],
@@ -116,7 +116,7 @@ std::vector<Bundle> TorchStages::State::WriteGradientTerms(
         tensors.push_back(SumInOrder(std::move(share)));
       } else {
         const TensorSpec& spec = specs[microbatch]->at(contribution.value);
-        tensors.push_back(at::zeros(spec.sizes, spec.type));
+        tensors.push_back(at::zeros(spec.sizes, at::device(device).dtype(spec.type)));
       }
     }
     out.push_back(MakeMessage(std::move(tensors), there));

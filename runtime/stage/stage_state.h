@@ -12,6 +12,7 @@
 #include "runtime/stage/replica_buffers.h"
 #include "runtime/stage/slot_memory.h"
 #include "runtime/stage/stage.h"
+#include "tensors/device_memory.h"
 
 namespace pipewright {
 
@@ -54,6 +55,7 @@ struct TorchStages::State {
   const Manifest& manifest;
   const Conf& conf;
   const StageGraph& graph;
+  const at::Device device;    // on which the modules compute; messages lie in host memory
   const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation
@@ -120,7 +122,7 @@ struct TorchStages::State {
   int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
   int Within(int microbatch) const { return microbatch % job.microbatches; }
   at::Tensor Input(int i, int microbatch) const {
-    return source->Input(i, Minibatch(microbatch), Within(microbatch));
+    return OnDevice(source->Input(i, Minibatch(microbatch), Within(microbatch)), device);
   }
 
   // Defined in versions.cc.

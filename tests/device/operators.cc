@@ -78,6 +78,16 @@ Both Translate(Call& call, const at::Tensor& tensor, bool writes) {
   return both;
 }
 
+// Returns true for a list of tensors and None; TorchScript's interpreter makes ones whose elements
+// have no type.
+bool MayHoldTensors(const IValue& value) {
+  if (value.isOptionalTensorList()) return true;
+  if (!value.isList()) return false;
+  const c10::ArrayRef<IValue> elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(),
+                     [](const IValue& e) { return e.isTensor(); });
+}
+
 void TranslateArgument(Call& call, const c10::Argument& argument, const IValue& value) {
   const bool writes = argument.alias_info() && argument.alias_info()->isWrite();
   if (value.isTensor()) {
@@ -90,12 +100,13 @@ void TranslateArgument(Call& call, const c10::Argument& argument, const IValue& 
       real.push_back(both.real), zeros.push_back(both.zeros);
     }
     call.real.emplace_back(real), call.zeros.emplace_back(zeros);
-  } else if (value.isOptionalTensorList()) {
+  } else if (MayHoldTensors(value)) {
     c10::List<std::optional<at::Tensor>> real, zeros;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      Both both = Translate(call, tensor.value_or(at::Tensor()), writes);
-      real.push_back(tensor ? std::optional(both.real) : std::nullopt);
-      zeros.push_back(tensor ? std::optional(both.zeros) : std::nullopt);
+    for (const IValue& element : value.toListRef()) {
+      const bool there = element.isTensor();
+      Both both = Translate(call, there ? element.toTensor() : at::Tensor(), writes);
+      real.push_back(there ? std::optional(both.real) : std::nullopt);
+      zeros.push_back(there ? std::optional(both.zeros) : std::nullopt);
     }
     call.real.emplace_back(real), call.zeros.emplace_back(zeros);
   } else {

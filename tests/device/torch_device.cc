@@ -290,6 +290,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          });
 }
 
+// CopyFrom sees to conjugation and negation; LibTorch's fallback would copy, and so call it again.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
 // Initialized last: LibTorch's operators exist by then, because this library depends on it.
 [[maybe_unused]] const bool registered = [] {
   static Hooks hooks;
@@ -339,8 +347,12 @@ Access AccessOf(const at::Tensor& tensor, bool writes) {
 }
 
 at::Tensor ShadowTensor(const at::Tensor& tensor) {
-  return at::from_blob(ShadowOf(AccessOf(tensor, false).begin), tensor.sizes(), tensor.strides(),
-                       at::TensorOptions(tensor.scalar_type()));
+  at::Tensor shadow = at::from_blob(ShadowOf(AccessOf(tensor, false).begin), tensor.sizes(),
+                                    tensor.strides(), at::TensorOptions(tensor.scalar_type()));
+  // copy_ gets tensors whose conjugation or negation is due.
+  shadow._set_conj(tensor.is_conj());
+  shadow._set_neg(tensor.is_neg());
+  return shadow;
 }
 
 }  // namespace sim

@@ -55,6 +55,15 @@ TEST(Conf, ReadsEveryPublishedOneAndRefusesTheBrokenOne) {
   EXPECT_GT(read, 25);
 }
 
+TEST(Conf, ReadsAndWritesDevices) {
+  const std::string text =
+      R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0], "1": [1]},
+    "rank_to_device_map": {"0": "cuda:1", "1": "cpu"}})";
+  const Conf conf = ParseConf(text, "conf.json");
+  EXPECT_EQ(conf.devices, (std::vector<std::string>{"cuda:1", "cpu"}));
+  EXPECT_EQ(ParseConf(WriteConf(conf), "conf.json"), conf);
+}
+
 TEST(Conf, ReadsRanksAndDepths) {
   Conf conf = ReadConf(kPublished + "/image_classification/models/vgg16/gpus=4/hybrid_conf.json");
   EXPECT_EQ(conf.module_to_stage, (std::vector<int>{0, 1, 1}));
@@ -102,6 +111,12 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
       {"[]", R"({"0": [0]})", "conf.json:2:28: a list with the stage of each module"},
       {"[0, 1]", "{}", "conf.json:3:26: stage_to_rank_map is empty"},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stages": 2)", "conf.json:3:58: unknown key \"stages\""},
+      {"[0, 1]", R"({"0": [0], "1": [1]}, "rank_to_device_map": {"0": "cpu"})",
+       "conf.json:3:70: rank_to_device_map has 1 rank, but stage_to_rank_map has 2"},
+      {"[0, 1]", R"({"0": [0], "1": [1]}, "rank_to_device_map": {"0": "cpu", "1": 1})",
+       "conf.json:3:88: a device is expected, \"cpu\" or \"cuda:0\", not 1"},
+      {"[0, 1]", R"({"0": [0], "1": [1]}, "rank_to_device_map": {"0": "cpu", "a": "cpu"})",
+       "conf.json:3:88: \"a\" is not the number of a rank"},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stage_to_depth_map": {"0": 1})",
        "conf.json:3:70: stage_to_depth_map has 1 stage, but stage_to_rank_map has 2"},
   };

@@ -1,0 +1,86 @@
+#include "runtime/rank_device.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/error_text.h"
+
+namespace pipewright {
+namespace {
+
+const Accelerators kNone, kTwo{"cuda", 2};
+
+std::string Choose(const std::string& name, const PlaceOnHost& place, const Accelerators& found,
+                   bool own = false, bool share = false) {
+  return ChooseDevice({name, "job.json: device", own}, place, found, share);
+}
+
+std::string Refusal(const std::string& name, const PlaceOnHost& place, const Accelerators& found) {
+  return ErrorOf([&] { Choose(name, place, found); });
+}
+
+TEST(RankDevice, PlacesAreCountedByHost) {
+  const std::vector<std::string> hosts = {"a", "b", "a", "b", "a"};
+  auto place = [&](int rank) {
+    const PlaceOnHost found = PlaceOf(rank, 5, hosts);
+    return std::pair(found.local, found.count);
+  };
+  EXPECT_EQ(place(0), std::pair(0, 3));
+  EXPECT_EQ(place(3), std::pair(1, 2));
+  EXPECT_EQ(place(4), std::pair(2, 3));
+  const PlaceOnHost alone = PlaceOf(2, 4, {});
+  EXPECT_EQ(std::pair(alone.local, alone.count), std::pair(2, 4));
+}
+
+TEST(RankDevice, StaysOnTheCpuUnlessAsked) {
+  EXPECT_EQ(Choose("", {1, 2}, kTwo), "cpu");
+  EXPECT_EQ(Choose("cpu", {1, 2}, kTwo), "cpu");
+}
+
+TEST(RankDevice, AutoTakesWhatIsThere) {
+  EXPECT_EQ(Choose("auto", {1, 2}, kNone), "cpu");
+  EXPECT_EQ(Choose("auto", {1, 2}, {"cuda", 0}), "cpu");
+  EXPECT_EQ(Choose("auto", {1, 2}, kTwo), "cuda:1");
+}
+
+TEST(RankDevice, ATypeMeansOneDeviceForEachRank) {
+  EXPECT_EQ(Choose("cuda", {0, 2}, kTwo), "cuda:0");
+  EXPECT_EQ(Choose("cuda", {1, 2}, kTwo), "cuda:1");
+  EXPECT_EQ(Choose("cuda", {3, 4}, kTwo, false, /*share=*/true), "cuda:1");
+}
+
+TEST(RankDevice, ADeviceByNameIsForOneRank) {
+  EXPECT_EQ(Choose("cuda:1", {0, 1}, kTwo), "cuda:1");
+  EXPECT_EQ(Choose("cuda:1", {0, 4}, kTwo, /*own=*/true), "cuda:1");
+  EXPECT_EQ(Choose("cuda:01", {0, 1}, kTwo), "cuda:1");
+  EXPECT_EQ(Choose("cuda:1", {3, 4}, kTwo, false, /*share=*/true), "cuda:1");
+}
+
+TEST(RankDevice, RefusesToShareUnasked) {
+  EXPECT_EQ(Refusal("auto", {0, 3}, kTwo),
+            "job.json: device: 3 ranks of this host would share 2 cuda devices\n"
+            "  start fewer ranks on the host, name the device of each rank in the conf "
+            "(rank_to_device_map), or allow it with --share-devices");
+  EXPECT_EQ(Refusal("cuda:1", {0, 2}, kTwo),
+            "job.json: device: 2 ranks of this host would share cuda:1\n"
+            "  start fewer ranks on the host, name the device of each rank in the conf "
+            "(rank_to_device_map), or allow it with --share-devices");
+}
+
+TEST(RankDevice, RefusesWhatIsNotThere) {
+  EXPECT_EQ(Refusal("cuda", {0, 1}, kNone),
+            "job.json: device: there is no device \"cuda\": this LibTorch was built for CPUs only\n"
+            "  build with a LibTorch for it (CMAKE_PREFIX_PATH), or run on the CPU: \"cpu\"");
+  EXPECT_EQ(Refusal("cuda:0", {0, 1}, {"cuda", 0}),
+            "job.json: device: there is no device \"cuda:0\": this host has no cuda devices\n"
+            "  known here: cpu, auto, cuda, cuda:0, ...");
+  EXPECT_EQ(Refusal("gpu0", {0, 1}, kTwo),
+            "job.json: device: there is no device \"gpu0\": this host has 2 cuda devices\n"
+            "  known here: cpu, auto, cuda, cuda:0, ...");
+  for (const char* name : {"cuda:2", "cuda:", "cuda:x", "cuda:1:1", "cuda:9999"})
+    EXPECT_EQ(Refusal(name, {0, 1}, kTwo),
+              "job.json: device: there is no device \"" + std::string(name) +
+                  "\": this host has 2 cuda devices\n  they are cuda:0 to cuda:1");
+}
+
+}  // namespace
+}  // namespace pipewright
