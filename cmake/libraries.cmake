@@ -79,6 +79,7 @@ pipewright_library(runtime/watch
                    USES base base/files base/process formats formats/weights runtime/exec)
 pipewright_library(runtime/transport USES base base/process runtime/exec runtime/watch)
 pipewright_library(runtime/disk USES base plan runtime/exec)
+pipewright_library(runtime/nccl USES base)
 # See ExecutorOptions.
 target_compile_definitions(pipewright_runtime_exec
                            PUBLIC $<$<CONFIG:Debug>:PIPEWRIGHT_CHECK_MESSAGES>)
@@ -172,5 +173,5 @@ pipewright_group(planning base base/files base/process plan plan/simulate plan/s
                  plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
                  plan/placement/tree plan/placement plan/run plan/tune report)
-pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk)
+pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk runtime/nccl)
 target_link_libraries(pipewright_execution INTERFACE pipewright_planning)

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "plan/actions.h"
-#include "plan/lowering/reduce_order.h"
+#include "plan/lowering/exchange_joins.h"
 
 namespace pipewright {
 
@@ -20,17 +20,13 @@ class Rendezvous {
  public:
   Rendezvous(const Plan& plan, const StageGraph& graph, const EdgeIndex& edges,
              const TransferIndex& transfers)
-      : plan_(plan), graph_(graph), edges_(edges), transfers_(transfers) {
-    size_t ranks = plan.ranks.size();
-    at_.assign(ranks, 0);
-    waiting_.resize(ranks);
-    exchanges_ = ReduceExchanges(graph);
-    joined_.assign(exchanges_.size(), 0);
-    exchange_waits_.resize(exchanges_.size());
-    joins_.resize(ranks);
-    next_join_.assign(ranks, 0);
-    PlaceJoins();
-  }
+      : plan_(plan),
+        graph_(graph),
+        edges_(edges),
+        transfers_(transfers),
+        at_(plan.ranks.size(), 0),
+        waiting_(plan.ranks.size()),
+        joins_(plan, graph) {}
 
   void Run() {
     std::vector<int> runnable;
@@ -43,7 +39,7 @@ class Rendezvous {
       while (static_cast<size_t>(at_[r]) < size) {
         Wait wait = Blocked(r, &runnable);
         if (wait.exchange >= 0) {
-          exchange_waits_[wait.exchange].push_back(r);
+          joins_.Wait(wait.exchange, r);
           break;
         }
         if (wait.rank >= 0) {
@@ -59,37 +55,7 @@ class Rendezvous {
   }
 
  private:
-  // A rank joins an exchange at its last REDUCE_GRAD of one of its stages, after earlier exchanges.
-  void PlaceJoins() {
-    std::vector<std::vector<std::pair<int, int>>> reduces(plan_.ranks.size());  // stage, position
-    for (size_t r = 0; r < plan_.ranks.size(); ++r)
-      for (size_t p = 0; p < plan_.ranks[r].size(); ++p)
-        if (plan_.ranks[r][p].kind == ActionKind::kReduceGrad)
-          reduces[r].emplace_back(plan_.ranks[r][p].stage, static_cast<int>(p));
-    for (auto& list : reduces) std::stable_sort(list.begin(), list.end());
-    for (size_t x = 0; x < exchanges_.size(); ++x)
-      for (int r : exchanges_[x].ranks) {
-        // The n-th REDUCE_GRAD of each stage belongs to the n-th step.
-        std::vector<int> last;
-        for (int s : exchanges_[x].stages) {
-          auto from = std::lower_bound(reduces[r].begin(), reduces[r].end(), std::pair(s, -1));
-          for (size_t n = 0; from != reduces[r].end() && from->first == s; ++from, ++n) {
-            if (n == last.size()) last.push_back(0);
-            last[n] = std::max(last[n], from->second);
-          }
-        }
-        for (size_t n = 0; n < last.size(); ++n)
-          joins_[r].push_back({static_cast<int>(n), static_cast<int>(x), last[n]});
-      }
-    for (auto& list : joins_) {
-      std::stable_sort(list.begin(), list.end(), [](const Join& a, const Join& b) {
-        return std::pair(a.step, a.exchange) < std::pair(b.step, b.exchange);
-      });
-      for (size_t i = 1; i < list.size(); ++i)
-        list[i].position = std::max(list[i].position, list[i - 1].position);
-    }
-  }
-
+  // Joins the exchanges that are due. Without `runnable`, only looks.
   Wait Blocked(int r, std::vector<int>* runnable) {
     const Action& a = plan_.ranks[r][at_[r]];
     if (IsSend(a.kind)) {
@@ -110,7 +76,8 @@ class Rendezvous {
         Wait wait = Unsent(transfers_.send_backward, e, graph_.edges[e].to, BackwardMicrobatch(a));
         if (wait.rank >= 0) return wait;
       }
-    if (a.kind == ActionKind::kReduceGrad) return Exchange(r, runnable);
+    if (a.kind == ActionKind::kReduceGrad)
+      return {-1, -1, runnable ? joins_.Join(r, at_[r], *runnable) : joins_.MissingAt(r, at_[r])};
     return {};
   }
 
@@ -119,25 +86,6 @@ class Rendezvous {
     if (send < 0) return {};
     int rank = RankOf(graph_, from, microbatch);
     return at_[rank] > send ? Wait{} : Wait{rank, send, -1};
-  }
-
-  // Joins the exchanges that are due here, one after the other. Without `runnable`, only looks.
-  Wait Exchange(int r, std::vector<int>* runnable) {
-    for (size_t& next = next_join_[r];
-         next < joins_[r].size() && joins_[r][next].position <= at_[r]; ++next) {
-      Join& join = joins_[r][next];
-      int all = static_cast<int>(exchanges_[join.exchange].ranks.size());
-      if (!join.joined && runnable) {
-        join.joined = true;
-        if (++joined_[join.exchange] == all * (join.step + 1)) {
-          auto& waits = exchange_waits_[join.exchange];
-          runnable->insert(runnable->end(), waits.begin(), waits.end());
-          waits.clear();
-        }
-      }
-      if (joined_[join.exchange] < all * (join.step + 1)) return {-1, -1, join.exchange};
-    }
-    return {};
   }
 
   void Wake(int r, std::vector<int>& runnable) {
@@ -159,8 +107,8 @@ class Rendezvous {
       blocked.append(shown++ ? "; " : "").append(place).append(" waits for ");
       if (wait.exchange >= 0) {
         std::string ranks;
-        for (int other : exchanges_[wait.exchange].ranks)
-          if (!Joined(other, wait.exchange)) ranks.append(" ").append(std::to_string(other));
+        for (int other : joins_.Missing(wait.exchange))
+          ranks.append(" ").append(std::to_string(other));
         blocked += "the gradients of rank" + ranks;
       } else {
         blocked += PlaceText(wait.rank, wait.position, plan_.ranks[wait.rank][wait.position]);
@@ -169,29 +117,13 @@ class Rendezvous {
     throw Error(where, "rule \"deadlock\": the plan never ends: " + blocked);
   }
 
-  bool Joined(int rank, int exchange) const {
-    int steps = 0;
-    for (const Join& join : joins_[rank]) steps += join.exchange == exchange && join.joined;
-    int all = static_cast<int>(exchanges_[exchange].ranks.size());
-    return steps > joined_[exchange] / all;
-  }
-
-  struct Join {
-    int step, exchange, position;
-    bool joined = false;
-  };
-
   const Plan& plan_;
   const StageGraph& graph_;
   const EdgeIndex& edges_;
   const TransferIndex& transfers_;
   std::vector<int> at_;                                    // [rank] -> the action it is at
   std::vector<std::vector<std::pair<int, int>>> waiting_;  // [rank] -> (position, who waits)
-  std::vector<ReduceExchange> exchanges_;
-  std::vector<int> joined_;                       // [exchange], over all steps
-  std::vector<std::vector<int>> exchange_waits_;  // [exchange] -> ranks
-  std::vector<std::vector<Join>> joins_;          // [rank], in order
-  std::vector<size_t> next_join_;                 // [rank]
+  ExchangeJoins joins_;
 };
 
 }  // namespace
