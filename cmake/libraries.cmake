@@ -124,10 +124,12 @@ pipewright_library(runtime/stage TORCH BATCH 3
                    USES base base/files formats formats/weights ops plan plan/placement plan/run
                         runtime/data runtime/disk runtime/exec runtime/module runtime/optimizer
                         runtime/recorded runtime/trial tensors)
+pipewright_library(runtime/links TORCH USES base plan runtime/exec runtime/nccl)
 pipewright_library(runtime TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights ops
-                        plan plan/run runtime/cpu runtime/data runtime/exec runtime/module
-                        runtime/optimizer runtime/recorded runtime/stage runtime/trial tensors)
+                        plan plan/lowering plan/run runtime/cpu runtime/data runtime/exec
+                        runtime/links runtime/module runtime/nccl runtime/optimizer
+                        runtime/recorded runtime/stage runtime/trial tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base base/process formats formats/profile formats/weights ops runtime/cpu
                         runtime/exec runtime/module runtime/recorded runtime/stage

@@ -12,13 +12,17 @@
 #include "formats/package/edited_lines.h"
 #include "formats/weights/checkpoint.h"
 #include "ops/op_library.h"
+#include "plan/lowering/in_order.h"
 #include "plan/plan_text.h"
 #include "runtime/cpu/memory_settings.h"
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
 #include "runtime/exec/same_files.h"
+#include "runtime/links/nccl_transport.h"
+#include "runtime/links/pairs.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
+#include "runtime/nccl/nccl_library.h"
 #include "runtime/not_finite.h"
 #include "runtime/rank_device.h"
 #include "runtime/recorded/choose_body.h"
@@ -331,24 +335,47 @@ void Session::StepBy(const Plan& plan, StageBody& body) {
   ExecutorOptions executor;
   executor.trace_memory = options.trace_memory;
   executor_ =
-      std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport, executor);
+      std::make_unique<Executor>(plan, run.graph, stages->groups(), body, Values(), executor);
 }
 
 void Session::EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source,
                          int64_t minibatch) {
-  auto own = std::exchange(evaluator_, std::make_unique<Executor>(plan, run.graph, stages->groups(),
-                                                                  body, transport));
+  auto own = std::exchange(
+      evaluator_, std::make_unique<Executor>(plan, run.graph, stages->groups(), body, Values()));
   Evaluation evaluation;
   Evaluate(source, minibatch, evaluation);
   evaluator_ = std::move(own);
 }
 
+// Connects the devices by NCCL, if the run is to use it. Collective.
+void Session::MakeLinks() {
+  if (options.links == DeviceLinks::kMpi || !OnDevices()) return;
+  NcclPairs pairs;
+  Phase(transport, "starting", [&] {
+    const bool cuda = std::any_of(devices.begin(), devices.end(),
+                                  [](const auto& name) { return name.rfind("cuda", 0) == 0; });
+    if (options.links == DeviceLinks::kAuto && !cuda) return;
+    for (const Plan* plan : {&run.plan, &forward_plan_})
+      pairs.merge(PairsOf(*plan, run.graph, devices, transport.hosts()));
+    if (pairs.empty()) return;
+    if (const auto problem = InOrderProblem(run.plan, run.graph))
+      throw Error("the plan", "cannot run over NCCL: " + *problem,
+                  "send values through host memory: --links mpi");
+    const std::string version = NcclVersionText(Nccl().version);
+    if (transport.rank() == 0) PrintNote("NCCL " + version + " connects the devices");
+  });
+  if (pairs.empty()) return;
+  const c10::Device device(devices[static_cast<size_t>(transport.rank())]);
+  links_ = std::make_unique<NcclTransport>(transport, device, pairs);
+}
+
 void Session::Start() {
+  MakeLinks();
   Phase(transport, "starting", [&] {
     MakeExecutor();
     if (options.training && job.validation.every > 0)
-      evaluator_ = std::make_unique<Executor>(forward_plan_, run.graph, stages->groups(), *stages,
-                                              transport);
+      evaluator_ =
+          std::make_unique<Executor>(forward_plan_, run.graph, stages->groups(), *stages, Values());
   });
   // Copies that differ at the start would still differ after training.
   Phase(transport, "comparing shared weights", [&] {

@@ -90,6 +90,9 @@ class Session {
 
  private:
   void ChooseDevices();
+  void MakeLinks();
+  // Returns the transport of the values of a plan.
+  Transport& Values() { return links_ ? *links_ : transport; }
   void CheckSources(const std::vector<Microbatches*>& sources);
   void FindWarnings(const std::vector<TensorSpec>& inputs);
   void ShowWarnings() const;
@@ -103,6 +106,7 @@ class Session {
   Plan forward_plan_;  // for a session that trains and validates
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
+  std::unique_ptr<Transport> links_;  // NCCL; null: values travel like everything else
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
   int64_t done_ = 0;     // optimizer steps, including those before a resume

@@ -56,6 +56,17 @@ void AddDevice(CLI::App& app, RunOptions& run) {
                  "where ranks compute: cpu, auto (an accelerator for each rank if the host has "
                  "any), a type such as cuda, or one device such as cuda:0 (default: the conf's, "
                  "the job's, or cpu)");
+  app.add_option_function<std::string>(
+         "--links",
+         [&run](const std::string& name) {
+           run.links = name == "nccl"  ? DeviceLinks::kNccl
+                       : name == "mpi" ? DeviceLinks::kMpi
+                                       : DeviceLinks::kAuto;
+         },
+         "how values travel between devices: nccl, mpi (through host memory), or auto (nccl "
+         "between CUDA devices)")
+      ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
+      ->default_str("auto");
   app.add_flag("--share-devices", run.share_devices,
                "let several ranks of a host compute on one device");
 }

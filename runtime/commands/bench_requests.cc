@@ -181,7 +181,7 @@ class Alone {
     for (size_t e = 0; e < edges.size(); ++e) {
       if ((backward ? edges[e].from : edges[e].to) != stage || (backward && !edges[e].gradient))
         continue;
-      messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward, 0));
+      messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward, 0, false));
       const Bundle& received = messages.back();
       Bundle& sent = sent_[{static_cast<int>(e), backward}];
       if (!HaveSameSizes(sent, received)) {  // sizes may differ between microbatches

@@ -24,6 +24,7 @@ SessionOptions SessionOptionsOf(const RunOptions& options, bool training) {
   asked.verify_files = options.verify_files;
   asked.device = options.device;
   asked.share_devices = options.share_devices;
+  asked.links = options.links;
   if (!training) asked.matmul = options.matmul;
   return asked;
 }
@@ -43,7 +44,7 @@ AgreedFields AgreedOptions(const RunOptions& options) {
   // Names every option, so that this does not compile until a new one is considered.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics, report,
                save_gradients, trace, resume, resume_from, input, output, outputs, microbatches,
-               threads, matmul, on_request, device_map, offload_dir, offload_report, device,
+               threads, matmul, on_request, device_map, offload_dir, offload_report, device, links,
                share_devices, verify_files] = options;
   return {{"weights", weights},
           {"set", Join(set, "\n")},
@@ -65,6 +66,7 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"on_request", std::to_string(on_request)},
           {"device_map", device_map},
           {"device", device},
+          {"links", std::to_string(static_cast<int>(links))},
           {"share_devices", std::to_string(share_devices)},
           {"verify_files", std::to_string(verify_files)}};
 }

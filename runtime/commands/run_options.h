@@ -29,6 +29,7 @@ struct RunOptions {
   // For weights on disk.
   std::string device_map, offload_dir, offload_report;
   std::string device;          // of every rank; empty: the conf's, or the job's
+  DeviceLinks links = DeviceLinks::kAuto;
   bool share_devices = false;  // several ranks may compute on one device
   bool verify_files = false;  // compare all of each file that several ranks read, not samples
 };

@@ -40,7 +40,7 @@ struct SentMessage {
 }  // namespace
 
 int64_t StageBody::MessageBytes(int, int, bool) { return -1; }
-Bundle StageBody::ForSend(Bundle message) { return message; }
+Bundle StageBody::OnHost(Bundle message) { return message; }
 void StageBody::UseVersion(int, int) { throw Error("stages keep one version of their weights"); }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
 void StageBody::OnReady(std::function<void(int)>) {}
@@ -188,17 +188,21 @@ struct Executor::State {
                   std::to_string(expected) + " edges expect one each");
   }
 
+  bool Checks(int peer) const { return options.check_messages && !transport.TakesDevices(peer); }
+
   void Send(const RankEntry& entry, size_t index, bool backward) {
     if (entry.peer_rank < 0) return;
-    Bundle bundle = body.ForSend(Take(entry.edge, entry.action.microbatch, backward));
+    Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
+    if (!transport.TakesDevices(entry.peer_rank)) bundle = body.OnHost(std::move(bundle));
     CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
     HoldBack(entry.channel);
     // If there is a header, the RECV posts the receive of the header, so only the header counts.
-    if (options.check_messages)
+    const bool checked = Checks(entry.peer_rank);
+    if (checked)
       Post(entry, index, true,
            HeaderBundle(std::make_shared<MessageHeader>(
                HeaderOf(bundle, plan_hash, entry.edge, entry.action.microbatch, backward))));
-    Post(entry, index, !options.check_messages, std::move(bundle));
+    Post(entry, index, !checked, std::move(bundle));
   }
 
   void Post(const RankEntry& entry, size_t index, bool counts, Bundle bundle) {
@@ -251,10 +255,11 @@ struct Executor::State {
     Slot& slot = At(entry.edge, microbatch, backward);
     if (slot.state != Slot::kEmpty)
       throw Error(EdgeName(entry.edge, microbatch, backward), "received twice");
-    slot.bundle = body.Allocate(entry.edge, microbatch, backward, entry.slot);
+    slot.bundle = body.Allocate(entry.edge, microbatch, backward, entry.slot,
+                                transport.TakesDevices(entry.peer_rank));
     slot.source = entry.peer_rank;
     slot.tag = entry.tag;
-    if (options.check_messages) slot.header = std::make_shared<MessageHeader>();
+    if (Checks(entry.peer_rank)) slot.header = std::make_shared<MessageHeader>();
     slot.token = transport.Recv(slot.source, slot.tag,
                                 slot.header ? HeaderBundle(slot.header) : slot.bundle);
     slot.state = Slot::kPosted;

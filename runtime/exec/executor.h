@@ -19,16 +19,17 @@ class StageBody {
 
   // Returns memory to receive one message along StageGraph::edges[edge], forward or backward.
   // `slot` is the receive buffer of the edge that the plan names. The memory may be that of an
-  // earlier message of this slot, to which nothing refers any more.
-  virtual Bundle Allocate(int edge, int microbatch, bool backward, int slot) = 0;
+  // earlier message of this slot, to which nothing refers any more. `on_device`: the transport
+  // takes values on a device (Transport::TakesDevices).
+  virtual Bundle Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) = 0;
 
   // Returns the expected size of that message, or -1 if unknown; the sender checks its message
   // against it. MPI does not report reliably that a message is longer than its receive buffer.
   virtual int64_t MessageBytes(int edge, int microbatch, bool backward);
 
-  // Returns a message that Forward or Backward has made in memory that the transport can send. By
-  // default it is there already.
-  virtual Bundle ForSend(Bundle message);
+  // Returns a message that Forward or Backward has made in the host's memory, for a transport that
+  // takes nothing else. By default it is there already.
+  virtual Bundle OnHost(Bundle message);
 
   // `inputs` has one bundle per incoming edge of `stage`, in the order of StageGraph::edges.
   // Returns one bundle per outgoing edge. The body itself provides the inputs of the model.
@@ -86,7 +87,8 @@ struct TraceEvent {
 
 struct ExecutorOptions {
   // Sends a header (plan, edge, microbatch, bytes) before every message; the receiver posts the
-  // receive for the message only after the header matches. Must be equal on all ranks.
+  // receive for the message only after the header matches. Must be equal on all ranks. Messages
+  // with values on a device have none: their receives must be posted in order.
 #ifdef PIPEWRIGHT_CHECK_MESSAGES
   bool check_messages = true;
 #else

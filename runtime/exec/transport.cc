@@ -24,12 +24,6 @@ void Transport::WaitUntil(const std::function<Awaited()>& awaits, std::chrono::m
   status().WaitFor({});
 }
 
-void RequireNoStream(const void* stream) {
-  if (stream)
-    throw Error("transport", "moves host memory and knows no device streams",
-                "copy the data to the host first, and pass no stream");
-}
-
 namespace {
 
 // Returns "rank 2", "ranks 0, 2-4", or "every rank".

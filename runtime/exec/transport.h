@@ -15,11 +15,12 @@
 
 namespace pipewright {
 
-// Memory of one tensor. A bundle travels along an edge, with one region per value; `owner` keeps
-// the memory alive while any copy of the bundle exists.
+// Memory of one tensor, in the host's memory or on a device. A bundle travels along an edge, with
+// one region per value; `owner` keeps the memory alive while any copy of the bundle exists.
 struct Region {
   void* data = nullptr;
   size_t bytes = 0;
+  bool on_device = false;
 };
 struct Bundle {
   std::vector<Region> regions;
@@ -42,9 +43,12 @@ using Token = std::shared_ptr<Completion>;
 // Sends are synchronous: one completes only after its receive has been posted. A sender that counts
 // its incomplete sends therefore knows how many messages the receiver has no memory for yet.
 //
-// `stream` is the device stream that produces (or will use) the data, null on the CPU. A transport
-// that moves host memory cannot order a transfer behind work on a device: it refuses any other
-// value (RequireNoStream). All calls must come from one thread, the rank's own.
+// Regions on a device may be used with ranks for which TakesDevices is true. Such a transfer comes
+// after all work that this thread has launched on its current stream. What the thread launches
+// there after a receive's WaitFor, or after Test has returned true, comes after the transfer; the
+// host itself does not wait for the device.
+//
+// All calls must come from one thread, the rank's own.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -57,12 +61,17 @@ class Transport {
   // can write to it directly. Null means that any memory will do. The memory may outlive the
   // transport.
   virtual std::shared_ptr<void> Memory(size_t /*bytes*/) { return nullptr; }
-  virtual Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
-  virtual Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
+  // Returns true if messages to and from a rank may have regions on a device. The rank's answer for
+  // this one is the same.
+  virtual bool TakesDevices(int /*peer*/) const { return false; }
+  virtual Token Send(int peer, int tag, Bundle bundle) = 0;
+  virtual Token Recv(int peer, int tag, Bundle bundle) = 0;
   virtual bool Test(const Token& token) = 0;
 
  protected:
   virtual void Wait(const Token& token) = 0;  // called by WaitFor
+  // For transports that wrap another one.
+  static void WaitIn(Transport& inner, const Token& token) { inner.Wait(token); }
 
  public:
   // A rank's thread waits for others in one of these ways only (AllGather is the third): each
@@ -109,9 +118,6 @@ class Transport {
   StatusFile* status_ = &nothing_;
   std::vector<std::string> hosts_;
 };
-
-// Throws Error if `stream` is not null.
-void RequireNoStream(const void* stream);
 
 // Tags that plans do not use, counted down from max_tag(). Kinds of messages that cannot be
 // confused, because of their direction or order, share one.

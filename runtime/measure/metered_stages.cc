@@ -101,10 +101,10 @@ void MeteredStages::Step(int stage) {
   bytes_[stage].peak.step = meter_.peak() - before;
 }
 
-Bundle MeteredStages::Allocate(int edge, int microbatch, bool backward, int slot) {
-  return body_.Allocate(edge, microbatch, backward, slot);
+Bundle MeteredStages::Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) {
+  return body_.Allocate(edge, microbatch, backward, slot, on_device);
 }
-Bundle MeteredStages::ForSend(Bundle message) { return body_.ForSend(std::move(message)); }
+Bundle MeteredStages::OnHost(Bundle message) { return body_.OnHost(std::move(message)); }
 int64_t MeteredStages::MessageBytes(int edge, int microbatch, bool backward) {
   return body_.MessageBytes(edge, microbatch, backward);
 }

@@ -34,8 +34,8 @@ class MeteredStages : public StageBody {
   // Returns the most that the rank has held since construction.
   int64_t peak();
 
-  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
-  Bundle ForSend(Bundle message) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) override;
+  Bundle OnHost(Bundle message) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,

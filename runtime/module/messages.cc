@@ -60,10 +60,14 @@ at::Tensor Laid(const at::Tensor& values, at::IntArrayRef strides, int64_t place
 
 }  // namespace
 
+Region RegionOf(const at::Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.nbytes(), !tensor.is_cpu()};
+}
+
 Bundle MakeBundle(Tensors tensors) {
   auto owner = std::make_shared<Tensors>(std::move(tensors));
   Bundle bundle;
-  for (at::Tensor& tensor : *owner) bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+  for (at::Tensor& tensor : *owner) bundle.regions.push_back(RegionOf(tensor));
   bundle.owner = std::move(owner);
   return bundle;
 }
@@ -90,7 +94,7 @@ Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there) {
     const at::IntArrayRef strides = tensor.strides();
     message->layout.insert(message->layout.end(), strides.begin(), strides.end());
     if (!tensor.is_non_overlapping_and_dense()) tensor = tensor.contiguous();
-    bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+    bundle.regions.push_back(RegionOf(tensor));
   }
   bundle.regions.push_back({message->layout.data(), message->layout.size() * sizeof(int64_t)});
   bundle.owner = std::shared_ptr<Tensors>(message, &message->tensors);
@@ -130,25 +134,31 @@ Bundle MessageOnHost(Bundle message) {
   auto copy = std::make_shared<Copy>(Copy{{}, message.owner});
   for (size_t i = 0; i < tensors.size(); ++i) {
     copy->tensors.push_back(OnHost(tensors[i]));
-    message.regions[i].data = copy->tensors.back().data_ptr();
+    message.regions[i] = RegionOf(copy->tensors.back());
   }
   message.owner = std::shared_ptr<Tensors>(copy, &copy->tensors);
   return message;
 }
 
-at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory) {
+at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory,
+                       at::Device device) {
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   std::shared_ptr<void> place = memory ? memory(bytes) : nullptr;
-  if (!place) return at::empty(sizes, type);
+  if (!place) return EmptyOn(device, sizes, type);
   // Creates the tensor like at::empty; one made by from_blob could not be resized.
   void* data = place.get();
-  auto* owner = new Received{std::move(place), static_cast<int64_t>(bytes)};
+  auto* owner = new Received{std::move(place), device.is_cpu() ? static_cast<int64_t>(bytes) : 0};
   owner->Report(owner->bytes);
-  at::DataPtr memory_of(data, owner, [](void* p) { delete static_cast<Received*>(p); }, at::kCPU);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(c10::Storage::use_byte_size_t{}, bytes, std::move(memory_of),
-                   c10::GetAllocator(at::kCPU), /*resizable=*/true),
-      c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  at::DataPtr memory_of(data, owner, [](void* p) { delete static_cast<Received*>(p); }, device);
+  c10::Storage storage(c10::Storage::use_byte_size_t{}, bytes, std::move(memory_of),
+                       c10::GetAllocator(device.type()), /*resizable=*/true);
+  if (!device.is_cpu()) {
+    at::Tensor tensor = EmptyOn(device, {0}, type);
+    return tensor.set_(std::move(storage), 0, sizes);
+  }
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
 }

@@ -14,6 +14,8 @@ namespace pipewright {
 
 using Tensors = std::vector<at::Tensor>;
 
+Region RegionOf(const at::Tensor& tensor);
+
 // Returns a bundle with one region per tensor. Tensors must be dense in memory: without gaps, with
 // strides in any order.
 Bundle MakeBundle(Tensors tensors);
@@ -32,9 +34,11 @@ Tensors ReadMessage(const Bundle& message, at::Device device = at::kCPU);
 // Returns the message in host memory: itself, if all of it is there, or a copy.
 Bundle MessageOnHost(Bundle message);
 
-// Allocates the memory for a received value: from `memory` (Transport::Memory), or any.
+// Allocates the memory for a received value: from `memory` (Transport::Memory), which must be the
+// device's, or any.
 using MemorySource = std::function<std::shared_ptr<void>(size_t bytes)>;
-at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory);
+at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory,
+                       at::Device device = at::kCPU);
 
 // Returns true if two elements of the tensor lie in the same place.
 bool HasRepeatedElements(const at::Tensor& tensor);

@@ -6,9 +6,22 @@
 #include <atomic>
 #include <utility>
 
+#include "tensors/device_memory.h"
+
 namespace pipewright {
 
-SlotMemory::SlotMemory(MemorySource source) : source_(std::move(source)) {}
+// Returns memory of the device, which a tensor owns.
+static std::shared_ptr<void> DeviceMemory(size_t bytes, at::Device device) {
+  auto owner =
+      std::make_shared<at::Tensor>(EmptyOn(device, {static_cast<int64_t>(bytes)}, at::kByte));
+  void* data = owner->data_ptr();
+  return {std::move(owner), data};
+}
+
+SlotMemory::SlotMemory(MemorySource source, at::Device device)
+    : source_(std::move(source)),
+      device_source_([device](size_t bytes) { return DeviceMemory(bytes, device); }),
+      device_(device) {}
 
 // Returns true if nothing else refers to the memory. The last reference may have been dropped by
 // another thread, whose reads must come first.
@@ -49,23 +62,24 @@ static Bundle MessageOf(Tensors tensors, std::shared_ptr<void> layout, size_t la
   };
   auto message = std::make_shared<Message>(Message{std::move(tensors), std::move(layout)});
   Bundle bundle;
-  for (const at::Tensor& tensor : message->tensors)
-    bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+  for (const at::Tensor& tensor : message->tensors) bundle.regions.push_back(RegionOf(tensor));
   bundle.regions.push_back({message->layout.get(), layout_bytes});
   bundle.owner = std::shared_ptr<Tensors>(message, &message->tensors);
   return bundle;
 }
 
-Bundle SlotMemory::Receive(const ReceiveSlot& slot, const std::vector<const TensorSpec*>& tensors) {
+Bundle SlotMemory::Receive(const ReceiveSlot& slot, const std::vector<Part>& tensors) {
   std::vector<Blocks>& blocks = slots_[slot];
   blocks.resize(tensors.size() + 1);
   Tensors message;
   size_t layout = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    message.push_back(EmptyTensor(tensors[i]->sizes, tensors[i]->type, [&](size_t bytes) {
-      return Take(blocks[i], bytes, source_);
-    }));
-    layout += static_cast<size_t>(LayoutBytes(tensors[i]->sizes.size()));
+    const auto& [spec, on_device] = tensors[i];
+    const MemorySource& source = on_device ? device_source_ : source_;
+    message.push_back(EmptyTensor(
+        spec->sizes, spec->type, [&](size_t bytes) { return Take(blocks[i], bytes, source); },
+        on_device ? device_ : at::kCPU));
+    layout += static_cast<size_t>(LayoutBytes(spec->sizes.size()));
   }
   return MessageOf(std::move(message), Take(blocks.back(), layout, nullptr), layout);
 }

@@ -31,10 +31,15 @@ struct ReceiveSlot {
 // until the message has left.
 class SlotMemory {
  public:
-  explicit SlotMemory(MemorySource source);
+  // Takes the memory of tensors that the host receives from `source`, and of others from `device`.
+  explicit SlotMemory(MemorySource source, at::Device device = at::kCPU);
 
+  struct Part {
+    const TensorSpec* spec = nullptr;
+    bool on_device = false;
+  };
   // Returns memory for a message that has these tensors.
-  Bundle Receive(const ReceiveSlot& slot, const std::vector<const TensorSpec*>& tensors);
+  Bundle Receive(const ReceiveSlot& slot, const std::vector<Part>& tensors);
 
   // Return the number of allocations so far, and the bytes held now.
   int64_t allocations() const { return allocations_; }
@@ -48,7 +53,8 @@ class SlotMemory {
   using Blocks = std::vector<Block>;
   std::shared_ptr<void> Take(Blocks& blocks, size_t bytes, const MemorySource& source);
 
-  const MemorySource source_;
+  const MemorySource source_, device_source_;
+  const at::Device device_;
   std::map<ReceiveSlot, std::vector<Blocks>> slots_;  // by tensor; last, the layout of the message
   int64_t allocations_ = 0, bytes_ = 0;
 };

@@ -53,7 +53,7 @@ TorchStages::State::State(const StageSettings& s)
       graph(s.run.graph),
       device(s.device),
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
-      receive_buffers(memory),
+      receive_buffers(memory, device),
       training(s.options.training),
       gradients(manifest, conf, s.transport.rank(),
                 {.microbatches = job.microbatches,
@@ -259,11 +259,13 @@ void TorchStages::MergeBuffers(Transport& transport) {
   if (state_->replica_buffers) state_->replica_buffers->Merge(transport);
 }
 
-Bundle TorchStages::Allocate(int edge, int microbatch, bool backward, int slot) {
-  std::vector<const TensorSpec*> tensors;
-  for (int id : state_->MessageValues(edge, backward))
-    tensors.push_back(&state_->specs[microbatch]->at(id));
-  return state_->receive_buffers.Receive({edge, backward, slot}, tensors);
+Bundle TorchStages::Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) {
+  std::vector<SlotMemory::Part> parts;
+  for (int id : state_->MessageValues(edge, backward)) {
+    const bool tensor = state_->value(id).kind == ValueKind::kTensor;
+    parts.push_back({&state_->specs[microbatch]->at(id), on_device && tensor});
+  }
+  return state_->receive_buffers.Receive({edge, backward, slot}, parts);
 }
 
 int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
@@ -275,7 +277,7 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
   return bytes;
 }
 
-Bundle TorchStages::ForSend(Bundle message) { return MessageOnHost(std::move(message)); }
+Bundle TorchStages::OnHost(Bundle message) { return MessageOnHost(std::move(message)); }
 
 // Stores what backward needs in `keep`; null: keeps nothing.
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
@@ -407,8 +409,9 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int producer = s.value(id).producer;
     if (producer < 0 || s.conf.module_to_stage[producer] != stage) continue;
     if (!values[id].isNone())
-      s.source->Output(static_cast<int>(i), microbatch,
-                       values[id].isTensor() ? OnHost(values[id].toTensor()) : values[id]);
+      s.source->Output(
+          static_cast<int>(i), microbatch,
+          values[id].isTensor() ? pipewright::OnHost(values[id].toTensor()) : values[id]);
   }
   s.ComputeLosses(stage, microbatch, values, s.training && !again);
   std::vector<Bundle> out;

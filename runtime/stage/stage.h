@@ -23,6 +23,9 @@ namespace pipewright {
 class OffloadedWeights;  // runtime/stage/offload.h
 struct BodyState;        // runtime/recorded/choose_body.h
 
+// How values travel between devices. kAuto: over NCCL between CUDA devices.
+enum class DeviceLinks { kAuto, kNccl, kMpi };
+
 // The options with which a session is opened, besides its job.
 struct SessionOptions {
   std::string package;
@@ -35,6 +38,7 @@ struct SessionOptions {
   bool trace_memory = false;    // traces the process's memory after each action
   bool verify_files = false;    // ranks compare all of each file that they read, not samples
   std::string device;           // of every rank; empty: the conf's, or the job's
+  DeviceLinks links = DeviceLinks::kAuto;
   bool share_devices = false;   // several ranks may compute on one device
   MatMul matmul = MatMul::kLibTorch;  // forward only; training takes the job's
   // Forward only: the outputs to compute, by name (empty: all). Modules and inputs that these do
@@ -116,9 +120,9 @@ class TorchStages : public StageBody {
   // (runtime/stage/replica_buffers.h). Must be called on every rank after a step.
   void MergeBuffers(Transport& transport);
 
-  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
-  Bundle ForSend(Bundle message) override;
+  Bundle OnHost(Bundle message) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                std::vector<Bundle> gradients) override;

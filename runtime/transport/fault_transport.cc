@@ -37,7 +37,6 @@ struct Held {
   std::shared_ptr<FaultToken> token;
   int peer, tag;
   Bundle bundle;
-  void* stream;
   Clock::time_point due;
   bool until_another;  // hold until another message is posted or the rank waits
 };
@@ -96,7 +95,7 @@ struct FaultTransport::State {
 
   void Post(std::deque<Held>& queue) {
     Held& first = queue.front();
-    first.token->inner = inner.Send(first.peer, first.tag, std::move(first.bundle), first.stream);
+    first.token->inner = inner.Send(first.peer, first.tag, std::move(first.bundle));
     queue.pop_front();
   }
 
@@ -138,7 +137,7 @@ int FaultTransport::size() const { return state_->inner.size(); }
 int FaultTransport::max_tag() const { return state_->inner.max_tag(); }
 std::shared_ptr<void> FaultTransport::Memory(size_t bytes) { return state_->inner.Memory(bytes); }
 
-Token FaultTransport::Send(int peer, int tag, Bundle bundle, void* stream) {
+Token FaultTransport::Send(int peer, int tag, Bundle bundle) {
   State& s = *state_;
   auto token = std::make_shared<FaultToken>();
   int64_t number = s.sends++;
@@ -151,15 +150,15 @@ Token FaultTransport::Send(int peer, int tag, Bundle bundle, void* stream) {
     if (other != peer && !s.held[other].empty()) s.held[other].front().until_another = false;
   auto late = std::chrono::duration<double>(s.options.delay > 0 ? s.options.delay * s.Chance() : 0);
   bool wait = s.options.reorder > 0 && s.Chance() < s.options.reorder;
-  s.held[peer].push_back({token, peer, tag, std::move(bundle), stream,
+  s.held[peer].push_back({token, peer, tag, std::move(bundle),
                           Clock::now() + std::chrono::duration_cast<Clock::duration>(late), wait});
   s.Pump(false);
   return token;
 }
 
-Token FaultTransport::Recv(int peer, int tag, Bundle bundle, void* stream) {
+Token FaultTransport::Recv(int peer, int tag, Bundle bundle) {
   auto token = std::make_shared<FaultToken>();
-  token->inner = state_->inner.Recv(peer, tag, std::move(bundle), stream);
+  token->inner = state_->inner.Recv(peer, tag, std::move(bundle));
   return token;
 }
 

@@ -55,8 +55,8 @@ class FaultTransport : public Transport {
   int size() const override;
   int max_tag() const override;
   std::shared_ptr<void> Memory(size_t bytes) override;
-  Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
-  Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
+  Token Send(int peer, int tag, Bundle bundle) override;
+  Token Recv(int peer, int tag, Bundle bundle) override;
   bool Test(const Token& token) override;
   void BeginCompute() override;
   bool NeedsProgress() const override;

@@ -318,12 +318,10 @@ std::shared_ptr<void> MpiTransport::Memory(size_t bytes) {
   return !state_->inbox || bytes <= state_->small ? nullptr : state_->inbox->Allocate(bytes);
 }
 
-Token MpiTransport::Send(int peer, int tag, Bundle bundle, void* stream) {
-  RequireNoStream(stream);
+Token MpiTransport::Send(int peer, int tag, Bundle bundle) {
   return state_->Post(true, peer, tag, std::move(bundle));
 }
-Token MpiTransport::Recv(int peer, int tag, Bundle bundle, void* stream) {
-  RequireNoStream(stream);
+Token MpiTransport::Recv(int peer, int tag, Bundle bundle) {
   return state_->Post(false, peer, tag, std::move(bundle));
 }
 bool MpiTransport::Test(const Token& token) {

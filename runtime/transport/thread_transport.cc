@@ -112,12 +112,10 @@ class ThreadTransport : public Transport {
   int size() const override { return hub_.size; }
   int max_tag() const override { return INT_MAX; }
 
-  Token Send(int peer, int tag, Bundle bundle, void* stream) override {
-    RequireNoStream(stream);
+  Token Send(int peer, int tag, Bundle bundle) override {
     return Match(hub_.channels[size_t(rank_) * hub_.size + peer], tag, std::move(bundle), true);
   }
-  Token Recv(int peer, int tag, Bundle bundle, void* stream) override {
-    RequireNoStream(stream);
+  Token Recv(int peer, int tag, Bundle bundle) override {
     return Match(hub_.channels[size_t(peer) * hub_.size + rank_], tag, std::move(bundle), false);
   }
 

@@ -79,10 +79,62 @@ class Devices(support.Case):
                           "--device: 4 ranks of this host would share 2 sim devices")
 
     def test_what_runs_on_the_cpu_only_is_refused(self):
-        self.assert_fails(self.run_train("--device", "sim", body="lists"),
+        self.assert_fails(self.run_train("--device", "sim", "--set", "body=lists"),
                           'body: "lists" runs on the CPU only, and rank 0 computes on sim:0')
         self.assert_fails(self.run_train("--device", "sim", matmul="onednn"),
                           'matmul: "onednn" runs on the CPU only, and rank 0 computes on sim:0')
+
+
+class Nccl(support.Case):
+    """Values over the fake NCCL: deaths, failures and stalls; and delays change no bit."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        support.export_gpt(support.gpt(), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--split", "equal:3", "--ranks", "3")
+
+    def run_train(self, *options, **environment):
+        job = self.write_job(support.token_job(steps=6, schedule="1f1b"))
+        return support.call(
+            ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl",
+             *options],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3",
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})
+
+    def test_it_says_so(self):
+        self.assertRegex(self.succeed(self.run_train()).out, r"note: NCCL [0-9.]+ connects the devices\n")
+
+    def test_a_rank_dies(self):
+        for entry in (0, 3, 6):
+            self.assert_fails(self.run_train(PIPEWRIGHT_FAULTS=f"die=1:2:{entry}:kill"), r"rank 1 on [^ ]+ \(pid \d+\) died of signal 9",
+                              code=137)
+
+    def test_a_rank_stops(self):
+        self.assert_fails(self.run_train("--stall-limit", "5", PIPEWRIGHT_FAULTS="die=1:2:3:stop"),
+                          r"rank 1 on [^ ]+ \(pid \d+\) has been stopped for 5 s, and is ended", code=137)
+
+    def test_a_transfer_fails(self):
+        result = self.run_train(FAKE_NCCL_FAIL_AT="9", FAKE_NCCL_FAIL_CODE="6", FAKE_NCCL_FAIL_RANK="1")
+        self.assert_fails(result, r"step 2, rank 2, stage 2, microbatch 3, action 2F3: .*the link from rank 1 to rank 2: "
+                          "NCCL [0-9.]+ failed with result 6")
+
+    def test_without_the_library(self):
+        result = self.run_train(LD_LIBRARY_PATH="")
+        self.assert_fails(result, "libnccl.so.2: NCCL cannot be loaded", "install a PyTorch wheel for CUDA")
+
+    def test_a_library_that_is_too_old(self):
+        self.assert_fails(self.run_train(FAKE_NCCL_VERSION="21700"), "NCCL 2.17.0")
+
+    def test_delays_change_no_bit(self):
+        job = support.token_job(steps=4, schedule="zb-h1")
+        os.environ["PIPEWRIGHT_TEST_LINKS"] = "nccl"
+        self.addCleanup(os.environ.pop, "PIPEWRIGHT_TEST_LINKS")
+        first = self.train(self.package, job, 3)
+        for _ in range(20 if os.environ.get("PIPEWRIGHT_LONG") else 2):
+            late = self.train(self.package, job, 3,
+                              environment={"SIM_DELAY_US": "2000", "FAKE_NCCL_DELAY_US": "2000"})
+            self.assert_same_run(late, first)
 
 
 def load_tests(loader, tests, _pattern):
@@ -92,4 +144,4 @@ def load_tests(loader, tests, _pattern):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

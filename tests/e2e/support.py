@@ -193,7 +193,12 @@ DEVICE_LIBRARY = os.environ.get("PIPEWRIGHT_TEST_DEVICE")
 def run_ranks(ranks, *arguments, mpi=True, **settings):
     if DEVICE_LIBRARY and arguments[0] in ("train", "eval", "infer", "generate"):
         arguments += ("--device", "auto", "--share-devices")
-        settings["environment"] = {"LD_PRELOAD": DEVICE_LIBRARY, **(settings.get("environment") or {})}
+        environment = {"LD_PRELOAD": DEVICE_LIBRARY}
+        # Values travel over the fake NCCL (tests/fake_nccl), between up to eight devices.
+        if os.environ.get("PIPEWRIGHT_TEST_LINKS") == "nccl":
+            arguments += ("--links", "nccl")
+            environment.update(SIM_DEVICES="8", LD_LIBRARY_PATH=str(BUILD / "tests/fake_nccl"))
+        settings["environment"] = {**environment, **(settings.get("environment") or {})}
     if mpi:
         return call(["mpirun", "-n", ranks, RUN, *arguments], **settings)
     return call([RUN, "--in-process", ranks, *arguments], **settings)

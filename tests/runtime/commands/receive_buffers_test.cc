@@ -51,14 +51,14 @@ class NotingTransport : public Transport {
     ++asked;
     return {std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), std::free};
   }
-  Token Send(int peer, int tag, Bundle bundle, void*) override {
+  Token Send(int peer, int tag, Bundle bundle) override {
     for (const auto& [from, messages] : places.messages)
       for (const Place& place : messages)
         if (!bundle.regions.empty() && bundle.regions[0].data == place[0].first)
           places.sent_on.insert(from.first);
     return inner_.Send(peer, tag, std::move(bundle));
   }
-  Token Recv(int peer, int tag, Bundle bundle, void*) override {
+  Token Recv(int peer, int tag, Bundle bundle) override {
     if (in_step_ && tag <= max_tag() - kReservedTags) {
       Place place;
       for (const Region& region : bundle.regions) place.emplace_back(region.data, region.bytes);

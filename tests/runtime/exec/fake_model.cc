@@ -160,7 +160,7 @@ Bundle FakeBody::Make(size_t words, bool received) {
   return bundle;
 }
 
-Bundle FakeBody::Allocate(int edge, int microbatch, bool backward, int slot) {
+Bundle FakeBody::Allocate(int edge, int microbatch, bool backward, int slot, bool /*on_device*/) {
   hook_("Allocate", backward ? case_.graph.edges[edge].from : case_.graph.edges[edge].to,
         microbatch);
   size_t words = Words(case_, edge, microbatch, backward) + words_off_by_one;

@@ -43,7 +43,7 @@ class FakeBody : public StageBody {
   using Hook = std::function<void(const std::string& call, int stage, int microbatch)>;
   FakeBody(const FakeCase& c, int rank, Hook hook = nullptr);
 
-  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                std::vector<Bundle> gradients) override;

@@ -183,8 +183,8 @@ struct Counting : Transport {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int max_tag() const override { return 1000; }
-  Token Send(int, int, Bundle, void*) override { return nullptr; }
-  Token Recv(int, int, Bundle, void*) override { return nullptr; }
+  Token Send(int, int, Bundle) override { return nullptr; }
+  Token Recv(int, int, Bundle) override { return nullptr; }
   bool Test(const Token&) override { return true; }
   void Wait(const Token&) override {}
   void Progress() override { ++progress; }

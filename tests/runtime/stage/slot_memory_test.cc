@@ -28,10 +28,10 @@ struct Counted {
   }
 };
 
-std::vector<const TensorSpec*> Pointers(const std::vector<TensorSpec>& specs) {
-  std::vector<const TensorSpec*> pointers;
-  for (const TensorSpec& spec : specs) pointers.push_back(&spec);
-  return pointers;
+std::vector<SlotMemory::Part> Parts(const std::vector<TensorSpec>& specs) {
+  std::vector<SlotMemory::Part> parts;
+  for (const TensorSpec& spec : specs) parts.push_back({&spec});
+  return parts;
 }
 
 std::vector<void*> Addresses(const Bundle& bundle) {
@@ -55,11 +55,11 @@ TEST(SlotMemory, AMessageThatIsUsedUpLeavesItsMemoryToTheNext) {
   for (bool of_transport : {true, false}) {
     SlotMemory slots(of_transport ? memory.source() : MemorySource());
     const std::vector<TensorSpec> specs = {{at::kFloat, {4, 5}}, {at::kLong, {}}};
-    const std::vector<void*> first = Addresses(slots.Receive({2, false, 0}, Pointers(specs)));
+    const std::vector<void*> first = Addresses(slots.Receive({2, false, 0}, Parts(specs)));
     ASSERT_EQ(first.size(), 3u);
     for (void* address : first) EXPECT_EQ(reinterpret_cast<uintptr_t>(address) % 64, 0u);
     for (int i = 0; i < 10; ++i) {
-      const Bundle message = slots.Receive({2, false, 0}, Pointers(specs));
+      const Bundle message = slots.Receive({2, false, 0}, Parts(specs));
       EXPECT_EQ(Addresses(message), first);
       const at::Tensor values = at::arange(20, at::kFloat).view({5, 4}).t().mul(i);
       Receive({values, at::scalar_tensor(i, at::kLong)}, message);
@@ -73,7 +73,7 @@ TEST(SlotMemory, AMessageThatIsUsedUpLeavesItsMemoryToTheNext) {
     // Slots with other numbers, directions and edges have separate memory.
     std::set<void*> all(first.begin(), first.end());
     for (const ReceiveSlot& other : {ReceiveSlot{2, false, 1}, {2, true, 0}, {3, false, 0}})
-      for (void* address : Addresses(slots.Receive(other, Pointers(specs))))
+      for (void* address : Addresses(slots.Receive(other, Parts(specs))))
         EXPECT_TRUE(all.insert(address).second);
     EXPECT_EQ(slots.allocations(), 12);
   }
@@ -96,12 +96,12 @@ TEST(SlotMemory, DoesNotOverwriteWhatIsReferredTo) {
       // Autograd has saved it for the gradient of the weight.
       [&](const at::Tensor& t) { return (t * weight).sum(); }};
   for (auto& hold : holders) {
-    Bundle message = slots.Receive(slot, Pointers(specs));
+    Bundle message = slots.Receive(slot, Parts(specs));
     void* const address = message.regions[0].data;
     Receive({at::arange(6, at::kFloat)}, message);
     at::Tensor held = hold(ReadMessage(message)[0]);
     message = {};
-    Bundle next = slots.Receive(slot, Pointers(specs));
+    Bundle next = slots.Receive(slot, Parts(specs));
     EXPECT_NE(next.regions[0].data, address);
     Receive({at::full({6}, 99.)}, next);
     if (held.requires_grad()) {
@@ -110,7 +110,7 @@ TEST(SlotMemory, DoesNotOverwriteWhatIsReferredTo) {
     }
     next = {};
     held.reset();
-    EXPECT_EQ(slots.Receive(slot, Pointers(specs)).regions[0].data, address);
+    EXPECT_EQ(slots.Receive(slot, Parts(specs)).regions[0].data, address);
   }
   EXPECT_EQ(slots.allocations(), 3);  // two of the tensor, one layout
 }
@@ -126,7 +126,7 @@ TEST(SlotMemory, AllocatesNoMoreThanIsInUseAtOnce) {
     addresses.emplace_back();
     for (int i = 0; i < 12; ++i) {
       if (in_use.size() == 4) in_use.erase(in_use.begin());
-      in_use.push_back(slots.Receive({0, false, 0}, Pointers(specs)));
+      in_use.push_back(slots.Receive({0, false, 0}, Parts(specs)));
       addresses.back().push_back(in_use.back().regions[0].data);
     }
   }

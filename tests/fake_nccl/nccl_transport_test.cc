@@ -1,0 +1,89 @@
+#include "runtime/links/nccl_transport.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "runtime/module/messages.h"
+#include "runtime/rank_device.h"
+#include "runtime/transport/thread_transport.h"
+
+namespace pipewright {
+namespace {
+
+at::Tensor Numbers(int64_t count, at::Device device) {
+  return at::arange(count, at::kFloat).to(device);
+}
+
+// Runs `act` on two ranks, each on a device of its own.
+void OnTwoDevices(const std::function<void(NcclTransport&, at::Device)>& act) {
+  RunThreads(2, [&](Transport& inner) {
+    const at::Device device("sim:" + std::to_string(inner.rank()));
+    UseDevice(device);
+    NcclTransport transport(inner, device, {{0, 1}, {1, 0}});
+    act(transport, device);
+  });
+}
+
+TEST(NcclTransport, SendsValuesOnDevicesAndOnTheHostInOneBundle) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    EXPECT_TRUE(transport.TakesDevices(peer));
+    const at::Tensor mine = Numbers(1000, device).add_(transport.rank());
+    const at::Tensor flags = at::full({3}, transport.rank(), at::kLong);
+    const at::Tensor theirs = at::empty({1000}, at::device(device).dtype(at::kFloat));
+    const at::Tensor their_flags = at::empty({3}, at::kLong);
+    const Token received = transport.Recv(peer, 7, MakeBundle({theirs, their_flags}));
+    const Token sent = transport.Send(peer, 7, MakeBundle({mine, flags}));
+    transport.WaitFor(received, {});
+    // Launched after WaitFor, so after the transfer.
+    EXPECT_TRUE(at::equal(theirs.sub(peer).cpu(), at::arange(1000, at::kFloat)));
+    EXPECT_TRUE(at::equal(their_flags, at::full({3}, peer, at::kLong)));
+    transport.WaitFor(sent, {});
+  });
+}
+
+TEST(NcclTransport, WhatIsLaunchedAfterASendsWaitMayChangeItsMemory) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    const at::Tensor memory = Numbers(100, device);
+    for (int round = 0; round < 5; ++round)
+      if (transport.rank() == 0) {
+        transport.WaitFor(transport.Send(peer, 0, MakeBundle({memory})), {});
+        memory.add_(1);
+      } else {
+        transport.WaitFor(transport.Recv(peer, 0, MakeBundle({memory})), {});
+        EXPECT_TRUE(at::equal(memory.cpu(), at::arange(100, at::kFloat).add(round)));
+      }
+  });
+}
+
+TEST(NcclTransport, KeepsTheMemoryOfASendUntilItHasLeft) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    if (transport.rank() == 0) {
+      for (int i = 0; i < 10; ++i)  // the tokens and the tensors are forgotten at once
+        transport.Send(peer, i, MakeBundle({Numbers(5000, device).add_(i)}));
+      return;
+    }
+    for (int i = 0; i < 10; ++i) {
+      const at::Tensor to = at::empty({5000}, at::device(device).dtype(at::kFloat));
+      transport.WaitFor(transport.Recv(peer, i, MakeBundle({to})), {});
+      EXPECT_TRUE(at::equal(to.cpu(), at::arange(5000, at::kFloat).add(i)));
+    }
+  });
+}
+
+TEST(NcclTransport, HostMemoryNeedsNoLink) {
+  OnTwoDevices([](NcclTransport& transport, at::Device) {
+    const int peer = 1 - transport.rank();
+    const at::Tensor mine = at::full({2}, transport.rank()),
+                     theirs = at::empty({2}, mine.options());
+    const Token sent = transport.Send(peer, 1, MakeBundle({mine}));
+    transport.WaitFor(transport.Recv(peer, 1, MakeBundle({theirs})), {});
+    transport.WaitFor(sent, {});
+    EXPECT_EQ(theirs[0].item<float>(), static_cast<float>(peer));
+  });
+}
+
+}  // namespace
+}  // namespace pipewright
