@@ -23,7 +23,7 @@ namespace {
 class EmptyBody : public StageBody {
  public:
   explicit EmptyBody(const StageGraph& graph) : edges_(IndexEdges(graph)) {}
-  Bundle Allocate(int, int, bool, int) override { return bundle_; }
+  Bundle Allocate(int, int, bool, int, bool) override { return bundle_; }
   std::vector<Bundle> Forward(int stage, int, std::vector<Bundle>) override {
     return std::vector<Bundle>(edges_.out[stage].size(), bundle_);
   }

@@ -425,7 +425,10 @@ void Session::Step(Microbatches& source, int64_t step) {
   At("step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
       stages->SetStep(source, step * minibatches + i);
-      executor_->RunStep(step, i + 1 == minibatches);
+      const bool last = i + 1 == minibatches;
+      executor_->RunStep(step, last);
+      if (last && options.training) stages->MeasureGradients();
+      stages->ReadNumbers();
       if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
       GatherLosses(*this);
       KeepLosses(*this);
@@ -452,8 +455,10 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   stages->SetStep(source, step, count);
   busy = 0;
   ProgressHook hook(transport);
-  At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count),
-     [&] { executor_->RunStep(step); });
+  At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
+    executor_->RunStep(step);
+    stages->ReadNumbers();
+  });
   done_ = step + count;
   CheckTrained(step);
   losses.clear();
@@ -473,6 +478,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     // Validation does not count as a step of the training.
     executor.RunStep(options.training ? done_ : minibatch, /*last=*/!options.training);
+    stages->ReadNumbers();
     GatherLosses(*this);
   });
   if (options.training) stages->SetTraining(true);

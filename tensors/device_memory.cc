@@ -59,6 +59,12 @@ at::Tensor OnDevice(const at::Tensor& tensor, at::Device device) {
   return tensor.device() == device ? tensor : tensor.to(device);
 }
 
+at::Tensor OnDeviceLater(const at::Tensor& tensor, at::Device device) {
+  if (tensor.device() == device || !tensor.is_cpu()) return OnDevice(tensor, device);
+  // Only pinned memory can be read later; LibTorch keeps it until then.
+  return tensor.pin_memory().to(device, /*non_blocking=*/true);
+}
+
 std::string_view HostBytes(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_cpu(), "the host cannot read the bytes of a tensor on ", tensor.device());
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};

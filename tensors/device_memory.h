@@ -38,6 +38,10 @@ at::Tensor CopyOnHost(const at::Tensor& tensor);
 // Returns the tensor itself if it is on the device already, else a copy there with its strides.
 at::Tensor OnDevice(const at::Tensor& tensor, at::Device device);
 
+// Does the same, but a copy from the host begins in the order of the current stream, and the host
+// does not wait for it.
+at::Tensor OnDeviceLater(const at::Tensor& tensor, at::Device device);
+
 // Returns the bytes of a contiguous CPU tensor; valid as long as it lives.
 std::string_view HostBytes(const at::Tensor& tensor);
 

@@ -18,6 +18,7 @@
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
 #include "runtime/reports/offload_report.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -187,7 +188,7 @@ class Generator : public Microbatches {
   }
 
   void Output(int output, int microbatch, const c10::IValue& value) override {
-    if (output == options_.logits) Take(microbatch, ToTensor(value));
+    if (output == options_.logits) Take(microbatch, OnHost(ToTensor(value)));
   }
 
   void Write() {

@@ -22,6 +22,7 @@
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
 #include "runtime/reports/offload_report.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -77,7 +78,7 @@ class InputFile : public Microbatches {
   }
   void Output(int output, int microbatch, const c10::IValue& value) override {
     outputs[output].resize(microbatches_);
-    outputs[output][microbatch] = ToTensor(value).contiguous();
+    outputs[output][microbatch] = OnHost(ToTensor(value)).contiguous();
   }
 
   std::vector<Found> Reads(bool whole) override {

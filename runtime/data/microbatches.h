@@ -41,7 +41,8 @@ class Microbatches {
   // compares whole files.
   virtual std::vector<Found> Reads(bool /*whole*/) { return {}; }
 
-  // Takes an output of the model as soon as it is computed: a tensor, or a number.
+  // Takes an output of the model as soon as it is computed: a tensor,
+  // perhaps on a device, or a number.
   virtual void Output(int /*output*/, int /*microbatch*/, const c10::IValue& /*value*/) {}
   // Called in plans whose steps overlap when this rank's stage has stepped, for the `steps`-th time
   // in this run of the plan.

@@ -24,6 +24,13 @@ void Transport::WaitUntil(const std::function<Awaited()>& awaits, std::chrono::m
   status().WaitFor({});
 }
 
+void RequireHostMemory(const Bundle& bundle) {
+  for (const Region& region : bundle.regions)
+    if (region.on_device)
+      throw Error("transport", "it moves host memory, and was given memory of a device",
+                  "copy the values to the host first (StageBody::OnHost)");
+}
+
 namespace {
 
 // Returns "rank 2", "ranks 0, 2-4", or "every rank".

@@ -119,6 +119,9 @@ class Transport {
   std::vector<std::string> hosts_;
 };
 
+// Throws Error if a region of the bundle is on a device.
+void RequireHostMemory(const Bundle& bundle);
+
 // Tags that plans do not use, counted down from max_tag(). Kinds of messages that cannot be
 // confused, because of their direction or order, share one.
 constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kReservedTags = 4;

@@ -112,7 +112,7 @@ Tensors ReadMessage(const Bundle& message, at::Device device) {
       tensor.reset();
       continue;
     }
-    tensor = OnDevice(tensor, device);
+    tensor = OnDeviceLater(tensor, device);
     const at::Tensor contiguous = tensor.strides() == strides ? tensor : tensor.alias();
     Restride(tensor, strides);
     if (!tensor.is_non_overlapping_and_dense())

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -142,10 +143,12 @@ void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& t
 // Both of PyTorch's losses take [rows, C] or [samples, C, ...].
 static at::Tensor ClassLoss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
                             int64_t dim, const std::string& name) {
-  at::Tensor logits = output, classes = target;
+  // A device would fail as a whole.
+  if (!output.is_cpu()) CheckClasses(job, target, output.size(dim), name);
+  at::Tensor logits = output, classes = OnDeviceLater(target, output.device());
   if (dim != 1 || output.dim() == 2) {
     logits = output.movedim(dim, -1).reshape({-1, output.size(dim)});
-    classes = target.reshape({-1});
+    classes = classes.reshape({-1});
   }
   // The mean of no elements is NaN but still has a gradient: zeros.
   const auto reduction = LossCount(job, target, 0) == 0 ? at::Reduction::Sum : at::Reduction::Mean;
@@ -166,31 +169,28 @@ static TensorSpec SpecOf(const at::Tensor& tensor) {
                           : TensorSpec{};
 }
 
-at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
-                const std::string& name) {
-  CheckLoss(job, SpecOf(output), SpecOf(target), name);
-  switch (job.kind) {
-    case LossJob::kOutput:
-      return output.reshape({});
-    case LossJob::kCrossEntropy:
-    case LossJob::kNll:
-      return ClassLoss(job, output, target, ClassDim(job, SpecOf(output), SpecOf(target), name),
-                       name);
-    case LossJob::kMse:
-      return at::mse_loss(output, target);
-    case LossJob::kL1:
-      return at::l1_loss(output, target);
-    case LossJob::kSmoothL1:
-      return at::smooth_l1_loss(output, target, at::Reduction::Mean, job.beta);
-    case LossJob::kBceWithLogits:
-      return at::binary_cross_entropy_with_logits(output, target);
-    case LossJob::kKlDiv:
-      break;
-  }
+static at::Tensor DenseLoss(const LossJob& job, const at::Tensor& output,
+                            const at::Tensor& target) {
+  if (job.kind == LossJob::kMse) return at::mse_loss(output, target);
+  if (job.kind == LossJob::kL1) return at::l1_loss(output, target);
+  if (job.kind == LossJob::kSmoothL1)
+    return at::smooth_l1_loss(output, target, at::Reduction::Mean, job.beta);
+  if (job.kind == LossJob::kBceWithLogits)
+    return at::binary_cross_entropy_with_logits(output, target);
   // As torch.nn.functional divides for "batchmean".
   return job.batch_mean
              ? at::kl_div(output, target, at::Reduction::Sum, job.log_target) / target.size(0)
              : at::kl_div(output, target, at::Reduction::Mean, job.log_target);
+}
+
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name) {
+  CheckLoss(job, SpecOf(output), SpecOf(target), name);
+  if (job.HasClasses())
+    return ClassLoss(job, output, target, ClassDim(job, SpecOf(output), SpecOf(target), name),
+                     name);
+  if (job.kind == LossJob::kOutput) return output.reshape({});
+  return DenseLoss(job, output, OnDeviceLater(target, output.device()));
 }
 
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples) {
@@ -198,10 +198,11 @@ int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples)
   return job.kind == LossJob::kOutput || job.batch_mean ? samples : target.numel();
 }
 
-int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
+at::Tensor LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
   const int64_t dim = ClassDim(job, SpecOf(output), SpecOf(target), "target");
-  at::Tensor right = output.argmax(dim).reshape({-1}).eq(target.reshape({-1}));
-  return right.logical_and_(target.reshape({-1}).ne(job.ignore_index)).sum().item<int64_t>();
+  const at::Tensor classes = OnDeviceLater(target, output.device()).reshape({-1});
+  at::Tensor right = output.argmax(dim).reshape({-1}).eq(classes);
+  return right.logical_and_(classes.ne(job.ignore_index)).sum();
 }
 
 }  // namespace pipewright

@@ -24,7 +24,8 @@ void CheckClasses(const LossJob& job, const at::Tensor& targets, int64_t count,
 // Returns a scalar. cross_entropy and nll take an output with classes along one dimension and int64
 // targets of the other sizes; cross_entropy converts logits of less than 32 bits to float32. The
 // others take equal shapes. Throws Error, naming the target `name`, for other types or sizes and if
-// two dimensions could be that of the classes. If all targets are ignored, the loss is 0.
+// two dimensions could be that of the classes. If all targets are ignored, the loss is 0. The
+// output may be on a device; the target is in host memory, and its classes are checked there.
 at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
                 const std::string& name);
 
@@ -33,8 +34,8 @@ at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& 
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples);
 
 // For cross_entropy and nll: returns how many targets that are not ignored equal the class with the
-// largest logit (the first on a tie).
-int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
+// largest logit (the first on a tie), as a tensor where the output is.
+at::Tensor LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
 
 // Returns NaN without a sign, which would be printed as "-nan".
 inline double PlainNan(double loss) { return std::isnan(loss) ? std::nan("") : loss; }

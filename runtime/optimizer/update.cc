@@ -8,6 +8,7 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/module/stored_weights.h"
@@ -163,6 +164,23 @@ static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>
   return at::linalg_vector_norm(at::stack(ordered), 2);
 }
 
+void Updater::Measure(LateNumbers& late) {
+  if (!Waits()) return;
+  at::NoGradGuard no_grad;
+  for (auto& [module, parameters] : modules_)
+    for (Parameter& parameter : parameters) {
+      const at::Tensor& gradient = parameter.gradient;
+      if (!gradient.defined()) continue;
+      if (NeedsNorm())
+        late.Add(at::linalg_vector_norm(gradient, 2), &parameter.norm);
+      else if (gradient.is_cpu())
+        parameter.finite = AllFinite(gradient);
+      else
+        late.Add(at::isfinite(gradient).all(), &parameter.finite);
+    }
+  measured_ = true;
+}
+
 // Each rank contributes the norms of its parameters; all compute the total from all of them.
 StepOutcome Updater::AgreeOnNorm(Transport& transport, bool bad_loss) {
   struct Entry {
@@ -179,7 +197,7 @@ StepOutcome Updater::AgreeOnNorm(Transport& transport, bool bad_loss) {
       if (!parameter.gradient.defined()) continue;
       const at::Tensor& gradient = parameter.gradient;
       at::ScalarType type = gradient.scalar_type();
-      double norm = at::linalg_vector_norm(gradient, 2).item<double>();
+      double norm = parameter.norm;
       // In 16 bits the norm may overflow although the gradient does not; PyTorch then scales the
       // gradient to 0.
       if (!std::isfinite(norm) && c10::elementSize(type) <= 2) {
@@ -227,11 +245,17 @@ StepOutcome Updater::AgreeOnNorm(Transport& transport, bool bad_loss) {
 StepOutcome Updater::Agree(Transport& transport, bool bad_loss) {
   if (!Waits()) return {};
   at::NoGradGuard no_grad;
+  if (!std::exchange(measured_, false)) {
+    LateNumbers late;
+    Measure(late);
+    late.Read();
+    measured_ = false;
+  }
   if (NeedsNorm()) return AgreeOnNorm(transport, bad_loss);
   bool not_finite = false;
   for (const auto& [module, parameters] : modules_)
     for (const Parameter& parameter : parameters)
-      not_finite = not_finite || (parameter.gradient.defined() && !AllFinite(parameter.gradient));
+      not_finite = not_finite || (parameter.gradient.defined() && !parameter.finite);
   StepOutcome outcome;
   // No rank sends a byte while all is well.
   for (const std::string& other : transport.AllGather(bad_loss     ? "loss"

@@ -12,6 +12,7 @@
 #include "formats/manifest.h"
 #include "runtime/exec/transport.h"
 #include "runtime/optimizer/optimizer.h"
+#include "tensors/late_numbers.h"
 #include "tensors/offloaded_tensor.h"
 
 namespace pipewright {
@@ -59,6 +60,9 @@ class Updater {
   // Takes the gradients of a module in the order of its weights, undefined if no loss depends on a
   // weight; all are undefined afterwards.
   void Step(int module, std::vector<at::Tensor>& gradients);
+  // May be called after the last Step of a step and before Agree, which then finds the norms, or
+  // whether gradients are finite, once `late` has been read. Otherwise Agree computes them.
+  void Measure(LateNumbers& late);
   // Must be called after the last Step of a step. Collective if gradients waited: the norms are
   // combined in the order of the parameters, a shared one counted once, and every rank comes to the
   // same decision. `bad_loss`: a loss that this rank computed is not finite.
@@ -91,6 +95,8 @@ class Updater {
     // With states on disk between steps: the tensors that are not in `state`.
     std::vector<std::pair<std::string, OffloadedTensor>> stored;
     at::Tensor gradient;  // waits for Commit
+    double norm = 0;      // of the gradient, if it was measured
+    int64_t finite = 1;   // 0 if the gradient is not, if that was measured
     int64_t divisor = 1;  // still to be applied to `gradient`
     at::Tensor last_gradient;
     int place = -1;  // index among all parameters of the model
@@ -112,6 +118,7 @@ class Updater {
   std::map<std::pair<int, size_t>, int> place_;
   std::vector<std::vector<std::vector<std::string>>> names_;  // [module][weight]: all names
   std::map<int, std::vector<Parameter>> modules_;
+  bool measured_ = false;
   std::shared_ptr<OffloadFolder> folder_;  // null: states stay in memory
 };
 

@@ -192,6 +192,7 @@ TorchStages::~TorchStages() = default;
 
 void TorchStages::SetStep(Microbatches& source, int64_t step, int64_t count) {
   State& s = *state_;
+  s.late.Read();  // of a step that was not finished
   s.source = &source;
   s.step = step;
   s.versions.clear();
@@ -202,6 +203,14 @@ void TorchStages::SetStep(Microbatches& source, int64_t step, int64_t count) {
     s.specs.push_back(s.settings.shapes.Of(source.Specs(s.Minibatch(i), s.Within(i))));
 }
 LossTerms& TorchStages::terms() { return state_->terms; }
+
+void TorchStages::MeasureGradients() { state_->updater.Measure(state_->late); }
+
+void TorchStages::ReadNumbers() {
+  state_->late.Read();
+  for (std::vector<LossTerm>& of_loss : state_->terms)
+    for (LossTerm& term : of_loss) term.loss = PlainNan(term.loss);
+}
 
 void TorchStages::SetTraining(bool training) {
   state_->training = training;
@@ -292,6 +301,12 @@ std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch
   return outputs;
 }
 
+c10::IValue TorchStages::State::InputValue(int input, int microbatch) const {
+  const c10::IValue given =
+      FromTensor(Input(input, microbatch), value(manifest.inputs[static_cast<size_t>(input)]));
+  return given.isTensor() ? OnDeviceLater(given.toTensor(), device) : given;
+}
+
 // Runs the modules of a stage in order. `again`: recomputes them for backward.
 void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::IValue>& values,
                                     bool again) {
@@ -301,8 +316,7 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
     for (int id : info.inputs) {
       if (values[id].isNone() && value(id).producer < 0)
         for (size_t i = 0; i < manifest.inputs.size(); ++i)
-          if (manifest.inputs[i] == id)
-            values[id] = FromTensor(Input(static_cast<int>(i), microbatch), value(id));
+          if (manifest.inputs[i] == id) values[id] = InputValue(static_cast<int>(i), microbatch);
       inputs.push_back(values[id]);
     }
     std::vector<c10::IValue> outputs;
@@ -356,11 +370,12 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
   if (training && value(loss_values[index]).gradient) leaf.requires_grad_(true);
   at::Tensor loss =
       Loss(loss_job, leaf, target, target.defined() ? source->TargetName(index) : "target");
-  term.loss = PlainNan(loss.item<double>());
+  late.Add(loss, &term.loss);
   if (job.accuracy || !training) {
     term.count = LossCount(loss_job, target, output.dim() > 0 ? output.size(0) : 1);
-    if (loss_job.HasClasses()) term.correct = LossHits(loss_job, leaf.detach(), target);
+    if (loss_job.HasClasses()) late.Add(LossHits(loss_job, leaf.detach(), target), &term.correct);
   }
+  if (StopsAtLoss()) late.Read();
   if (StopsAtLoss() && !std::isfinite(term.loss)) {
     const std::string sample = source->NotFinite(Minibatch(microbatch), Within(microbatch));
     throw Error("loss", "is " + std::to_string(term.loss) + (sample.empty() ? "" : ": " + sample),
@@ -408,10 +423,7 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int id = s.manifest.outputs[i];
     int producer = s.value(id).producer;
     if (producer < 0 || s.conf.module_to_stage[producer] != stage) continue;
-    if (!values[id].isNone())
-      s.source->Output(
-          static_cast<int>(i), microbatch,
-          values[id].isTensor() ? pipewright::OnHost(values[id].toTensor()) : values[id]);
+    if (!values[id].isNone()) s.source->Output(static_cast<int>(i), microbatch, values[id]);
   }
   s.ComputeLosses(stage, microbatch, values, s.training && !again);
   std::vector<Bundle> out;

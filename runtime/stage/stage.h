@@ -86,6 +86,11 @@ class TorchStages : public StageBody {
   // Returns the losses of the last minibatches. Each rank has those that it computed, until they
   // are gathered on the rank that has_losses.
   LossTerms& terms();
+  // Must be called after a minibatch, before `terms` is read: waits for the numbers that this
+  // rank's device has computed. MeasureGradients, if called before, lets Updater::Agree find its
+  // numbers among them.
+  void MeasureGradients();
+  void ReadNumbers();
   // Returns true on the rank that gets all losses after a step: the first replica of the first
   // loss.
   bool has_losses() const;

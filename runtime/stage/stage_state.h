@@ -13,6 +13,7 @@
 #include "runtime/stage/slot_memory.h"
 #include "runtime/stage/stage.h"
 #include "tensors/device_memory.h"
+#include "tensors/late_numbers.h"
 
 namespace pipewright {
 
@@ -82,6 +83,7 @@ struct TorchStages::State {
   std::vector<int> loss_values, loss_stages;  // by loss: the value it is computed from; its stage
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
   LossTerms terms;
+  LateNumbers late;                                 // of `terms`, and of the updater
   std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
   int64_t step = 0;
   bool watches = false;  // see TorchStages::Watch
@@ -122,8 +124,10 @@ struct TorchStages::State {
   int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
   int Within(int microbatch) const { return microbatch % job.microbatches; }
   at::Tensor Input(int i, int microbatch) const {
-    return OnDevice(source->Input(i, Minibatch(microbatch), Within(microbatch)), device);
+    return source->Input(i, Minibatch(microbatch), Within(microbatch));
   }
+
+  c10::IValue InputValue(int input, int microbatch) const;
 
   // Defined in versions.cc.
   void Hold(int stage, int version);

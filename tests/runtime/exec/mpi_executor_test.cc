@@ -142,9 +142,10 @@ TEST(MpiTransport, ASendCompletesOnceItsReceiveIsPosted) {
         World().WaitFor(World().Recv(0, 0, TwoRegions(Plain(bytes), bytes)), {Awaited::kTensor});
     }
   }
-  int stream = 0;
-  EXPECT_THROW(World().Send(1, 0, TwoRegions(Plain(1), 1), &stream), Error);
-  EXPECT_THROW(World().Recv(1, 0, TwoRegions(Plain(1), 1), &stream), Error);
+  Bundle of_device = TwoRegions(Plain(1), 1);
+  of_device.regions[1].on_device = true;
+  EXPECT_THROW(World().Send(1, 0, of_device), Error);
+  EXPECT_THROW(World().Recv(1, 0, of_device), Error);
 }
 
 // A sender that finds where its value is wanted is done with it.

@@ -28,7 +28,7 @@ class Floats : public StageBody {
   }
   void Add(const Bundle& into, const Bundle& from) override { At(into) += At(from); }
   void Copy(const Bundle& into, const Bundle& from) override { At(into) = At(from); }
-  Bundle Allocate(int, int, bool, int) override { return {}; }
+  Bundle Allocate(int, int, bool, int, bool) override { return {}; }
   std::vector<Bundle> Forward(int, int, std::vector<Bundle>) override { return {}; }
   std::vector<Bundle> Backward(ActionKind, int, int, std::vector<Bundle>) override { return {}; }
   void Step(int) override {}

@@ -66,11 +66,13 @@ TEST(ThreadTransport, ASendCompletesOnceItsReceiveIsPosted) {
   });
 }
 
-TEST(ThreadTransport, RefusesDeviceStreams) {
+TEST(ThreadTransport, RefusesMemoryOfADevice) {
   RunThreads(1, [&](Transport& t) {
-    int stream = 0;
-    EXPECT_THROW(t.Send(0, 0, Numbers({1}), &stream), Error);
-    EXPECT_THROW(t.Recv(0, 0, Numbers({1}), &stream), Error);
+    Bundle bundle = Numbers({1});
+    bundle.regions[0].on_device = true;
+    EXPECT_FALSE(t.TakesDevices(0));
+    EXPECT_THROW(t.Send(0, 0, bundle), Error);
+    EXPECT_THROW(t.Recv(0, 0, bundle), Error);
     EXPECT_EQ(t.Pending(), 0u);
   });
 }

@@ -75,7 +75,7 @@ TEST(ModuleTimer, CountsTheBytesThatBackwardNeeds) {
 // A body whose stage keeps 1000 floats of a microbatch, and sends 100.
 struct Keeping : StageBody {
   at::Tensor kept, sums;
-  Bundle Allocate(int, int, bool, int) override { return {}; }
+  Bundle Allocate(int, int, bool, int, bool) override { return {}; }
   std::vector<Bundle> Forward(int, int, std::vector<Bundle>) override {
     const at::Tensor scratch = at::empty({5000});
     kept = at::empty({1000});

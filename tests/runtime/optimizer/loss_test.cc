@@ -123,8 +123,8 @@ TEST(Loss, FollowsItsFormulas) {
 
 TEST(Loss, CountsTheLikeliestClassAndTheFirstOnATie) {
   const at::Tensor logits = at::tensor({1., 5., 2., 4., 4., 0., 0., 1., 3.}).view({3, 3});
-  EXPECT_EQ(LossHits(LossJob(), logits, at::tensor({1, 0, 2}, at::kLong)), 3);
-  EXPECT_EQ(LossHits(LossJob(), logits, at::tensor({1, 1, -100}, at::kLong)), 1);
+  EXPECT_EQ(LossHits(LossJob(), logits, at::tensor({1, 0, 2}, at::kLong)).item<int64_t>(), 3);
+  EXPECT_EQ(LossHits(LossJob(), logits, at::tensor({1, 1, -100}, at::kLong)).item<int64_t>(), 1);
 }
 
 TEST(Loss, ErrorsNameTheTargetTypesAndSizes) {

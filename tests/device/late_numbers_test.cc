@@ -1,0 +1,38 @@
+#include "tensors/late_numbers.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace pipewright {
+namespace {
+
+TEST(LateNumbers, OfTheCpuAreThereAtOnce) {
+  LateNumbers late;
+  double real = 0;
+  int64_t whole = 0;
+  late.Add(at::scalar_tensor(2.5), &real);
+  late.Add(at::scalar_tensor(int64_t{7}, at::kLong), &whole);
+  EXPECT_EQ(real, 2.5);
+  EXPECT_EQ(whole, 7);
+}
+
+TEST(LateNumbers, OfADeviceAreThereAfterRead) {
+  LateNumbers late;
+  for (int round = 0; round < 2; ++round) {  // its memory is used again
+    std::vector<double> reals(600, -1);      // more than a page
+    int64_t whole = -1;
+    for (size_t i = 0; i < reals.size(); ++i)
+      late.Add(at::full({1, 1}, static_cast<double>(i) + round, at::device(at::Device("sim:0"))),
+               &reals[i]);
+    late.Add(at::isfinite(at::ones({3}, at::device(at::Device("sim:0")))).all(), &whole);
+    late.Read();
+    for (size_t i = 0; i < reals.size(); ++i)
+      ASSERT_EQ(reals[i], static_cast<double>(i) + round) << i;
+    EXPECT_EQ(whole, 1);
+  }
+}
+
+}  // namespace
+}  // namespace pipewright
