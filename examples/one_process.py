@@ -101,7 +101,8 @@ def named_outputs(output, name=""):
     """
     if isinstance(output, torch.Tensor):
         return {name: output}
-    items = output.items() if isinstance(output, Mapping) else enumerate(output or ())
+    items = output.items() if isinstance(output, Mapping) else enumerate(
+        output if isinstance(output, (tuple, list)) else ())
     return {key: tensor for part, value in items
             for key, tensor in named_outputs(value, f"{name}_{part}" if name else str(part)).items()}
 
