@@ -6,7 +6,7 @@ const std::vector<Command>& Commands() {
   static const char kCompiler[] = "pipewright", kRunner[] = "pipewright-run";
   static const std::vector<Command> commands = {
       {kCompiler, "check", "find mistakes in a run before starting it",
-       "pipewright check model.pkg --job job.json --ranks 2"},
+       "pipewright check model.pkg job.json --ranks 2"},
       {kCompiler, "codegen", "write a partitioned graph as Python, one module per stage",
        "pipewright codegen graph.txt -n Vgg16 -a vgg16 -o code"},
       {kCompiler, "compile", "cut an exported model into a package of modules",

@@ -69,5 +69,9 @@ install(FILES ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake
 install(FILES docs/man/pipewright.1 docs/man/pipewright-run.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
         COMPONENT documents)
 install(FILES templates/slurm.sbatch templates/hostfile DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/templates)
-install(DIRECTORY examples/library examples/data_source
+install(FILES scripts/mpi_env.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/scripts)
+install(DIRECTORY examples/cpp examples/library examples/data_source
         DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/examples)
+install(FILES examples/one_process.py DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/examples)
+install(FILES examples/torchscript/markers.py
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/examples/torchscript)

@@ -26,6 +26,9 @@ static const char kMarkersDropped[] =
 static const char kNoMarkers[] =
     "the model has no markers and is one module; call torch.distributed.pipelining.pipe_split() "
     "between layers, or pass --split equal:N or --split modules:NAME,...";
+static const char kNoMarkersTraced[] =
+    "the model has no markers and is one module; call pipewright::pipe_split() between layers, or "
+    "set passes.split = ParseSplit(\"equal:N\")";
 static const char kEvaluation[] =
     "the model was exported in evaluation mode: dropout and batch norm stay as in evaluation when "
     "it is trained; call model.train() before exporting";
@@ -131,17 +134,25 @@ static void NoteGuards(const Model& model, const Manifest& manifest,
 static void CheckRanks(const Model& model, int modules, const CompileOptions& options) {
   if (options.ranks <= modules) return;
   const bool unmarked = modules == 1 && options.passes.split.kind == SplitSpec::kMarkers;
-  throw Error(
-      model.file,
-      Counted(modules, "module") + " cannot be grouped into " + Counted(options.ranks, "stage") +
-          ", one per rank" + (unmarked ? ": nothing says where to cut the model" : ""),
-      "cut it into more: --split equal:" + std::to_string(options.ranks) +
-          (unmarked ? std::string(", --split modules:NAME,... (before these submodules), or ") +
-                          (model.markers_dropped
-                               ? "markers that torch.jit keeps (examples/torchscript/markers.py)"
-                               : "pipe_split() between layers of the model")
-                    : std::string()) +
-          "; or --ranks " + std::to_string(modules));
+  std::string cure;
+  if (!model.example.empty())  // compiled by a C++ program
+    cure =
+        "cut it into more: pipewright::pipe_split() between layers, or passes.split = "
+        "ParseSplit(\"equal:" +
+        std::to_string(options.ranks) + "\"); or ranks = " + std::to_string(modules);
+  else
+    cure = "cut it into more: --split equal:" + std::to_string(options.ranks) +
+           (unmarked ? std::string(", --split modules:NAME,... (before these submodules), or ") +
+                           (model.markers_dropped
+                                ? "markers that torch.jit keeps (examples/torchscript/markers.py)"
+                                : "pipe_split() between layers of the model")
+                     : std::string()) +
+           "; or --ranks " + std::to_string(modules);
+  throw Error(model.file,
+              Counted(modules, "module") + " cannot be grouped into " +
+                  Counted(options.ranks, "stage") + ", one per rank" +
+                  (unmarked ? ": nothing says where to cut the model" : ""),
+              cure);
 }
 
 static Compiled CompileModel(Model& model, const CompileOptions& options) {
@@ -157,7 +168,11 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.weights.empty()) add(TakeWeights(model, options.weights));
   RefuseAbsentWeights(model);
   if (absent) add(MergeViews(model));
-  if (!options.dtype.empty()) CastWeights(model, options.dtype);
+  if (!options.dtype.empty()) {
+    CastWeights(model, options.dtype);
+    for (at::Tensor& input : model.example)
+      if (input.is_floating_point()) input = input.to(ScalarTypeOf(options.dtype));
+  }
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
   ErrorContext::Take();  // clears what a caught exception left
@@ -175,7 +190,9 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   NoteMissingDerivatives(model, out.notes);
   NoteGuards(model, out.manifest, out.notes);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
-    out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
+    out.notes.emplace_back(model.markers_dropped    ? kMarkersDropped
+                           : !model.example.empty() ? kNoMarkersTraced
+                                                    : kNoMarkers);
   if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);
   return out;
 }

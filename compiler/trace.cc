@@ -192,6 +192,8 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
   std::vector<std::string> names = options.inputs;
   for (size_t i = names.size(); i < inputs.size(); ++i)
     names.push_back(inputs.size() == 1 ? "input" : "input" + std::to_string(i));
+  // A copy, because forward may write to its inputs.
+  for (const at::Tensor& input : inputs) model.example.push_back(input.detach().clone());
   try {
     int count = 0;
     torch::jit::Module mirror = Mirror(module, count);

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import math
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -93,11 +94,24 @@ def microbatches(data, job, step):
     return np.array_split(order[first : first + size], count)
 
 
+def named_outputs(output, name=""):
+    """Returns the tensors of an output by name, as a package names them: {"aux": {"a": y}} has aux_a.
+
+    A ModelOutput of HuggingFace is a dictionary; tensors in tuples are named by their position.
+    """
+    if isinstance(output, torch.Tensor):
+        return {name: output}
+    items = output.items() if isinstance(output, Mapping) else enumerate(
+        output if isinstance(output, (tuple, list)) else ())
+    return {key: tensor for part, value in items
+            for key, tensor in named_outputs(value, f"{name}_{part}" if name else str(part)).items()}
+
+
 def loss_of(job, output, target):
     loss = job["loss"]
     kind = loss if isinstance(loss, str) else loss.get("type", "output")
-    outputs = output if isinstance(output, (tuple, list)) else [output]
-    output = outputs[0 if isinstance(loss, str) else loss.get("output", 0)]
+    outputs, wanted = named_outputs(output), 0 if isinstance(loss, str) else loss.get("output", 0)
+    output = outputs[wanted] if isinstance(wanted, str) else list(outputs.values())[wanted]
     options = {} if isinstance(loss, str) else {
         key: loss[key] for key in ("ignore_index", "label_smoothing", "beta", "log_target", "reduction")
         if key in loss}

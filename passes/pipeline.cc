@@ -16,6 +16,7 @@
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
+#include "passes/split/cuts.h"
 #include "passes/split/identities.h"
 #include "passes/split/isolate_writes.h"
 #include "passes/split/layouts.h"
@@ -128,6 +129,11 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
     warnings->push_back("--split " + split.text + ": only " +
                         Counted(static_cast<int64_t>(bodies.size()), "module") +
                         ": the operations of the others are unused, or are recomputed where they are used");
+  if (warnings && split.kind == SplitSpec::kChildren && bodies.size() == 1)
+    warnings->push_back("--split " + split.text + ": only one child of " +
+                        (split.path.empty() ? "the model" : split.path) +
+                        " has operations, so the model is one module; " +
+                        NameContainer(model.submodules));
   return bodies;
 }
 

@@ -82,7 +82,7 @@ std::string Outline(const std::vector<double>& columns, double bottom, double he
   return path + PathPoint('L', kLeft + kWidth, bottom) + "Z";
 }
 
-void DrawLegend(Svg& svg, double full, double limit) {
+void DrawLegend(Svg& svg, double full, double limit, const std::string& units) {
   svg.Rect(kLeft, 8, 12, 12, "kept");
   svg.Text(kLeft + 17, 18, "weights and optimizer state");
   svg.Rect(kLeft + 190, 8, 12, 12, "held");
@@ -94,11 +94,13 @@ void DrawLegend(Svg& svg, double full, double limit) {
     x += 150;
   }
   svg.Text(x, 18, "a row is " + Bytes(full) + " high");
+  svg.Text(kLeft + kWidth + kRight - 8, 18, units, "end");
 }
 
 }  // namespace
 
-std::string MemorySvg(const Plan& plan, const Costs& costs, const ActionTrace& trace, double limit) {
+std::string MemorySvg(const Plan& plan, const Costs& costs, const ActionTrace& trace, double limit,
+                      const std::string& units) {
   TimeAxis axis{kLeft, kWidth, 0};
   for (const TraceAction& e : StepOf(ActionsOf(plan, trace), 0, "plan"))
     axis.end = std::max(axis.end, e.end);
@@ -113,7 +115,7 @@ std::string MemorySvg(const Plan& plan, const Costs& costs, const ActionTrace& t
   const double height = rows.size() <= 16 ? 44 : 26;
   const double bottom = kTop + (height + kGap) * static_cast<double>(rows.size());
   Svg svg(kLeft + kWidth + kRight, bottom + 8, "Memory of each rank over one step");
-  DrawLegend(svg, full, limit);
+  DrawLegend(svg, full, limit, units);
   DrawTimeAxis(svg, axis, kTop, bottom);
   for (size_t r = 0; r < rows.size(); ++r) {
     const RankMemoryRow& row = rows[r];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -28,6 +29,8 @@
 
 namespace pipewright {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr char kMark[] = "<!-- written by pipewright report -->";
@@ -39,6 +42,13 @@ struct Parts {
   std::vector<Timeline> timelines;
   std::string memory, curves;  // pictures
 };
+
+// Returns what to call a file: its path, or `instead` if it is in a folder that the Python package
+// made for a run (python/pipewright/runs.py), which does not outlive the interpreter.
+std::string Named(const std::string& path, const char* instead) {
+  const std::string folder = fs::path(path).parent_path().filename().string();
+  return folder.starts_with("pipewright-run-") ? instead : path;
+}
 
 void AddPackage(const PackageView& view, Parts& parts) {
   ModuleSize all;
@@ -60,8 +70,9 @@ void AddPackage(const PackageView& view, Parts& parts) {
   if (more > 0) edited.push_back(std::to_string(more) + " more");
   if (!edited.empty()) parts.facts.push_back({"edited by hand", Join(edited, ", ")});
   if (view.conf)
-    parts.facts.push_back({"conf", view.conf_path + ": " + Counted(CountStages(view), "stage") +
-                                       ", " + Counted(CountRanks(view), "rank")});
+    parts.facts.push_back({"conf", Named(view.conf_path, "of pipewright.train") + ": " +
+                                       Counted(CountStages(view), "stage") + ", " +
+                                       Counted(CountRanks(view), "rank")});
   if (const auto& p = view.profile)
     parts.facts.push_back({"profile", "microbatches of " + Counted(p->microbatch, "sample") +
                                           ", " + Counted(p->threads, "thread") +
@@ -78,8 +89,8 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
     return std::nullopt;
   }
   const Job& job = *input.job;
-  parts.facts.push_back({"job", job.path + ": " + job.schedule + ", " +
-                                    Counted(job.microbatches, "microbatch") + " of " +
+  parts.facts.push_back({"job", Named(job.path, "of pipewright.train") + ": " + job.schedule +
+                                    ", " + Counted(job.microbatches, "microbatch") + " of " +
                                     Counted(job.microbatch_size, "sample") + " per step, " +
                                     Counted(job.steps, "step") + ", " + job.optimizer.type + ", " +
                                     Counted(job.threads, "thread") + " per rank"});
@@ -91,14 +102,15 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
   const double limit = input.memory > 0 ? input.memory : static_cast<double>(job.memory);
   if (!(limit > 0))
     parts.missing.push_back("no memory limit to compare with: give one with --memory SIZE");
-  parts.memory = MemorySvg(prediction.plan, prediction.costs, trace, limit);
+  parts.memory = MemorySvg(prediction.plan, prediction.costs, trace, limit, "time in microseconds");
   return prediction;
 }
 
 void AddTrace(const PageInput& input, const std::optional<Prediction>& prediction, Parts& parts) {
   const PackageView& view = input.view;
   const std::string measure = "`pipewright-run bench " + view.package + " " +
-                              (input.job ? input.job->path : "JOB") + " --trace FILE`";
+                              (input.job ? Named(input.job->path, "JOB") : "JOB") +
+                              " --trace FILE`";
   if (input.trace.empty()) {
     parts.missing.push_back("no measured timeline: " + measure +
                             " writes a trace, and --trace FILE shows it");
@@ -115,7 +127,8 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
   const std::string found = Counted(ranks, "rank") + " and " + Counted(stages, "stage");
   if (view.conf && (ranks != CountRanks(view) || stages != CountStages(view))) {
     parts.missing.push_back("no measured timeline: " + input.trace + " has " + found + ", " +
-                            view.conf_path + " has " + std::to_string(CountRanks(view)) + " and " +
+                            Named(view.conf_path, "the conf") + " has " +
+                            std::to_string(CountRanks(view)) + " and " +
                             std::to_string(CountStages(view)) +
                             ": it belongs to another package or conf. " + measure + " writes one");
     return;
@@ -128,8 +141,8 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
   const std::string other =
       OrderDifference(parts.timelines[0].actions, actions, prediction->plan.microbatches);
   if (!other.empty())
-    parts.missing.push_back(input.trace + " follows a different schedule than " + input.job->path +
-                            ": " + other);
+    parts.missing.push_back(input.trace + " follows a different schedule than " +
+                            Named(input.job->path, "the job") + ": " + other);
 }
 
 void AddMetrics(const PageInput& input, Parts& parts) {
@@ -145,11 +158,12 @@ void AddMetrics(const PageInput& input, Parts& parts) {
     double last = 0;
     for (const auto& [key, curve] : runs.back().curves)
       for (const auto& [step, value] : curve) last = std::max(last, step);
-    parts.facts.push_back({"metrics", path + ": to step " + ShortNumber(last)});
+    const std::string name = runs.back().path = Named(path, "of this run");
+    parts.facts.push_back({"metrics", name + ": to step " + ShortNumber(last)});
     if (runs.back().unfinished)
-      parts.missing.push_back(path + " ends within a line: the run is still in progress");
+      parts.missing.push_back(name + " ends within a line: the run is still in progress");
     else if (input.job && last < static_cast<double>(input.job->steps))
-      parts.missing.push_back(path + " ends at step " + ShortNumber(last) + " of the job's " +
+      parts.missing.push_back(name + " ends at step " + ShortNumber(last) + " of the job's " +
                               std::to_string(input.job->steps) +
                               ": the run is still in progress, or was ended early");
   }

@@ -102,7 +102,7 @@ void DrawRow(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   svg.Text(kLeft + kWidth + 8, y + 12.5, "idle " + ShortNumber(std::round(idle)) + " %");
 }
 
-void DrawLegendAndAxis(Svg& svg, const TimeAxis& axis, double bottom) {
+void DrawLegendAndAxis(Svg& svg, const TimeAxis& axis, double bottom, const std::string& units) {
   double x = kLeft;
   for (const Kind& kind : kKinds) {
     svg.Rect(x, 8, 12, 12, kind.name);
@@ -111,6 +111,7 @@ void DrawLegendAndAxis(Svg& svg, const TimeAxis& axis, double bottom) {
   }
   svg.Rect(x, 8, 12, 12, "idle");
   svg.Text(x + 17, 18, "idle");
+  svg.Text(kLeft + kWidth + kRight - 8, 18, units, "end");
   DrawTimeAxis(svg, axis, kTop, bottom);
 }
 
@@ -133,7 +134,7 @@ std::vector<TraceAction> StepOf(const std::vector<TraceAction>& actions, int ste
   return of_step;
 }
 
-std::string TimelineSvg(const std::vector<Timeline>& timelines) {
+std::string TimelineSvg(const std::vector<Timeline>& timelines, const std::string& units) {
   TimeAxis axis{kLeft, kWidth, 0};
   size_t ranks = 0;
   for (const Timeline& timeline : timelines)
@@ -145,7 +146,7 @@ std::string TimelineSvg(const std::vector<Timeline>& timelines) {
   const double group = kRow * static_cast<double>(timelines.size()) + kGap;
   const double bottom = kTop + group * static_cast<double>(ranks);
   Svg svg(kLeft + kWidth + kRight, bottom + 8, "Timeline of one step");
-  DrawLegendAndAxis(svg, axis, bottom);
+  DrawLegendAndAxis(svg, axis, bottom, units);
   for (size_t t = 0; t < timelines.size(); ++t) {
     std::vector<Row> rows(ranks);
     for (const TraceAction& e : timelines[t].actions)

@@ -18,7 +18,8 @@ std::vector<TraceAction> StepOf(const std::vector<TraceAction>& actions, int ste
                                 const std::string& path);
 
 // Draws one row per rank and timeline on one axis, with a rank's rows next to each other. Merges
-// actions narrower than a pixel, which limits the size of the picture.
-std::string TimelineSvg(const std::vector<Timeline>& timelines);
+// actions narrower than a pixel, which limits the size of the picture. `units` is a caption that
+// says in which unit times are.
+std::string TimelineSvg(const std::vector<Timeline>& timelines, const std::string& units);
 
 }  // namespace pipewright

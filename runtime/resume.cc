@@ -215,7 +215,7 @@ void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
     Refuse(checkpoint,
            "was written with the optimizer " + checkpoint.optimizer + ", " + job.path + " says " +
                text,
-           "start over from its weights: pipewright weights merge, then --weights");
+           "start over from its weights: pipewright weights merge makes a file for --weights");
   if (checkpoint.seed != job.seed)
     Refuse(checkpoint,
            "was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +

@@ -1,4 +1,4 @@
-// pipewright check PACKAGE [--job F] [--conf F] [--ranks N] [--memory SIZE] [--weights F] [--json]
+// pipewright check PACKAGE [JOB] [--conf F] [--ranks N] [--memory SIZE] [--weights F] [--json]
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -64,7 +64,7 @@ void AddCheckCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CheckRequest& request = options->request;
   auto* package = app.add_option("package", request.package, "the package");
-  auto* job = app.add_option("--job", request.job, "the job of the run");
+  auto* job = app.add_option("job,--job", request.job, "the job of the run");
   auto* eval = app.add_flag("--eval", request.eval, "check an evaluation of the job, not training");
   auto* input = app.add_option("--input", request.input,
                                "input file of `infer`, to check an inference instead of a job");

@@ -61,6 +61,14 @@ Prediction PredictionOf(const PlotRequest& request) {
   return prediction;
 }
 
+// Returns the caption of a picture: profiles and traces are in microseconds, but the user chose the
+// units of costs.
+std::string UnitsOf(const PlotRequest& request, const char* what) {
+  return request.costs.empty() ? "time in microseconds"
+                               : std::string(what) + " of " +
+                                     std::filesystem::path(request.costs).filename().string();
+}
+
 void PlotTimeline(const PlotRequest& request) {
   const bool predicts = !request.costs.empty() || !request.job.empty();
   if (request.plan.empty() && (predicts || request.trace.empty()))
@@ -76,7 +84,8 @@ void PlotTimeline(const PlotRequest& request) {
     timelines.push_back(
         {"measured", StepOf(ReadChromeTrace(ReadFile(request.trace), request.trace), request.step,
                             request.trace)});
-  Put(request, TimelineSvg(timelines), {request.plan, request.costs, request.job, request.trace});
+  Put(request, TimelineSvg(timelines, UnitsOf(request, "time in the unit")),
+      {request.plan, request.costs, request.job, request.trace});
 }
 
 void PlotMemory(const PlotRequest& request) {
@@ -86,7 +95,9 @@ void PlotMemory(const PlotRequest& request) {
     limit = static_cast<double>(ParseSize(request.memory, "--memory"));
   else if (!request.job.empty())
     limit = static_cast<double>(ReadJob(request.job).memory);
-  Put(request, MemorySvg(p.plan, p.costs, Simulate(p.plan, p.costs), limit),
+  Put(request,
+      MemorySvg(p.plan, p.costs, Simulate(p.plan, p.costs), limit,
+                UnitsOf(request, "time and bytes in the units")),
       {request.plan, request.costs, request.job});
 }
 

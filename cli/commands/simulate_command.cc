@@ -122,7 +122,10 @@ void SimulatePlan(SimulateRequest& request) {
   }
   PrintFigures(plan, trace, figures, bound);
   if (!request.compare.empty()) PrintComparison(comparison);
-  if (request.text) std::cout << "\n" << TextTimeline(plan, trace, request.columns);
+  if (request.text)
+    std::cout << "\none character is " << Plain(TimelineColumn(trace, request.columns))
+              << " in the unit of time of " << request.costs << "\n"
+              << TextTimeline(plan, trace, request.columns);
 }
 
 }  // namespace

@@ -39,16 +39,22 @@ static at::Tensor AsTensor(const c10::IValue& leaf, const ValueInfo& value) {
   return tensor.contiguous();
 }
 
-void WriteSamples(const Model& model, const Manifest& manifest, const std::string& path) {
-  std::vector<c10::IValue> leaves;
+// Returns the leaves of the example that the model was traced or exported with; empty if there is
+// none.
+static std::vector<c10::IValue> ExampleOf(const Model& model) {
+  if (!model.example.empty()) return {model.example.begin(), model.example.end()};
   try {
     Archive archive(model.file);
-    if (!archive.Has(kRecord)) return;
+    if (!archive.Has(kRecord)) return {};
     std::string bytes = archive.Read(kRecord);
-    leaves = LeavesOf(torch::jit::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
+    return LeavesOf(torch::jit::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
   } catch (const std::exception&) {
-    return;  // the example has classes that are not known here
+    return {};  // the example has classes that are not known here
   }
+}
+
+void WriteSamples(const Model& model, const Manifest& manifest, const std::string& path) {
+  std::vector<c10::IValue> leaves = ExampleOf(model);
   // Only the example has numbers that the export made part of the model.
   if (leaves.size() != manifest.inputs.size())
     std::erase_if(leaves, [](const c10::IValue& leaf) { return !leaf.isTensor(); });
@@ -61,9 +67,10 @@ void WriteSamples(const Model& model, const Manifest& manifest, const std::strin
     tensors.push_back(AsTensor(leaves[i], value));
     const at::Tensor& tensor = tensors.back();
     const Dtype* dtype = FindDtype(DtypeText(tensor.scalar_type()));
-    if (!dtype || !tensor.device().is_cpu() ||
-        static_cast<size_t>(tensor.dim()) != value.shape.size())
-      return;
+    // TorchScript, and so a traced model, does not record sizes.
+    const bool fits =
+        value.dtype.empty() || static_cast<size_t>(tensor.dim()) == value.shape.size();
+    if (!dtype || !tensor.device().is_cpu() || !fits) return;
     out.push_back({value.name,
                    dtype->name,
                    tensor.sizes().vec(),

@@ -1,4 +1,5 @@
-// Keeps the example that a model was exported with in its package, to measure and try the model.
+// Keeps the example that a model was exported or traced with in its package, to measure and try the
+// model.
 #pragma once
 #include <string>
 
@@ -8,7 +9,7 @@
 namespace pipewright {
 
 // Writes `path`, a safetensors file with one tensor per input, under its name. Writes nothing if
-// the archive has no example, or if the example's tensors do not match the model's inputs.
+// the model has no example, or if the example's tensors do not match the model's inputs.
 void WriteSamples(const Model& model, const Manifest& manifest, const std::string& path);
 
 }  // namespace pipewright

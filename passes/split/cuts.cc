@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -41,6 +42,43 @@ std::string Regions::name() const {
                           : "a torch.no_grad() region";
 }
 
+namespace {
+
+// Suggests submodules whose path ends like `name`: "model.layers.2" for "layers.2", or "h.2".
+std::string SuggestPath(const std::string& name, const std::vector<std::string>& all) {
+  const std::string close = Suggest(name, all);
+  if (!close.empty()) return close;
+  for (std::string end = name;; end = end.substr(end.find('.') + 1)) {
+    std::vector<std::string> found;
+    for (const std::string& path : all)
+      if (path == end || path.ends_with("." + end)) found.push_back("\"" + path + "\"");
+    constexpr size_t kShown = 3;
+    if (found.size() > kShown) found.resize(kShown);
+    if (!found.empty()) return " (did you mean " + Join(found, " or ") + "?)";
+    if (end.find('.') == std::string::npos) return "";
+  }
+}
+
+}  // namespace
+
+std::string NameContainer(const std::vector<std::string>& submodules) {
+  std::map<std::string, int> children;
+  for (const std::string& path : submodules)
+    if (const size_t dot = path.rfind('.'); dot != std::string::npos)
+      ++children[path.substr(0, dot)];
+  std::vector<std::pair<int, std::string>> most;
+  for (const auto& [path, count] : children)
+    if (count > 1) most.push_back({-count, path});
+  std::sort(most.begin(), most.end());
+  constexpr size_t kShown = 5;
+  if (most.size() > kShown) most.resize(kShown);
+  std::vector<std::string> names;
+  for (const auto& [count, path] : most)
+    names.push_back(path + " (" + std::to_string(-count) + " children)");
+  return "name a container, such as a Sequential or a ModuleList" +
+         (names.empty() ? "" : ": " + Join(names, ", "));
+}
+
 void RefuseName(const Model& model, const std::string& option, const std::string& name) {
   for (Node* node : AllNodes(*model.graph)) {
     if (node->owningBlock() == model.graph->block() || !Belongs(node, name)) continue;
@@ -72,7 +110,7 @@ void RefuseName(const Model& model, const std::string& option, const std::string
                                 (calls > 2 ? " to @" + std::to_string(calls - 1) : ""));
   }
   size_t shown = std::min<size_t>(20, all.size());
-  throw Error(option, "there is no submodule \"" + name + "\"" + Suggest(name, all),
+  throw Error(option, "there is no submodule \"" + name + "\"" + SuggestPath(name, all),
               "submodules: " + Join({all.begin(), all.begin() + static_cast<long>(shown)}, ", ") +
                   (all.size() > shown ? ", ..." : ""));
 }
@@ -123,8 +161,7 @@ Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
     const std::vector<std::string>& all = model.submodules;
     bool known = std::find(all.begin(), all.end(), split.path) != all.end();
     if (!known && !split.path.empty()) RefuseName(model, "--split " + split.text, split.path);
-    throw Error("--split " + split.text, "it has no children with operations",
-                "name a container, such as a Sequential or a ModuleList");
+    throw Error("--split " + split.text, "it has no children with operations", NameContainer(all));
   }
   return cuts;
 }

@@ -42,6 +42,9 @@ Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split);
 // than requested.
 Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::string>& warnings);
 
+// Returns advice for children:PATH that names the containers with the most children.
+std::string NameContainer(const std::vector<std::string>& submodules);
+
 // Throws Error because the submodule does not exist or has no operations, with suggestions.
 [[noreturn]] void RefuseName(const Model& model, const std::string& option,
                              const std::string& name);

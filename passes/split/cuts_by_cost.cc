@@ -362,8 +362,8 @@ Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
     const ErrorContext here(places.nodes[i]);
     std::vector<const Value*> fresh;
     int64_t more = 0;
-    std::vector<const Value*> inputs(places.nodes[i]->inputs().begin(),
-                                     places.nodes[i]->inputs().end());
+    std::vector<const Value*> inputs;
+    for (const Value* input : places.nodes[i]->inputs()) inputs.push_back(input);
     for (size_t k = 0; k < inputs.size(); ++k) {
       const Value* input = inputs[k];
       if (input->node()->kind() == torch::jit::prim::ListConstruct)

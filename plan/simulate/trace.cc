@@ -217,7 +217,7 @@ static char Letter(const Action& a) {
   }
 }
 
-std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns) {
+double TimelineColumn(const ActionTrace& trace, int columns) {
   double end = 0, shortest = 0;
   for (const auto& events : trace.ranks)
     for (const TimedAction& e : events) {
@@ -226,7 +226,11 @@ std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns
       if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
     }
   // A column is as long as the shortest action if that fits.
-  double column = std::max(shortest, end / std::max(1, columns));
+  return std::max(shortest, end / std::max(1, columns));
+}
+
+std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns) {
+  const double column = TimelineColumn(trace, columns);
   std::string out;
   size_t width = std::to_string(trace.ranks.empty() ? 0 : trace.ranks.size() - 1).size();
   for (size_t r = 0; r < trace.ranks.size(); ++r) {

@@ -56,6 +56,8 @@ std::vector<TraceAction> ActionsOf(const Plan& plan, const ActionTrace& trace);
 // Source: "Trace Event Format", Google, 2016 (phases M, X, C, s and f).
 std::string ChromeTrace(const Plan& plan, const ActionTrace& trace, const Costs* costs = nullptr);
 
+// Returns how long a character of TextTimeline is, in the unit of the trace.
+double TimelineColumn(const ActionTrace& trace, int columns);
 // Draws one line of text per rank, at most `columns` characters wide: digits are microbatches
 // modulo 10 in F, the letters i, w, b stand for I, W and B, o for a pair, '.' for idle.
 std::string TextTimeline(const Plan& plan, const ActionTrace& trace, int columns);

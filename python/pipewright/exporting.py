@@ -234,6 +234,12 @@ def reads_of_training() -> Iterator[list[str]]:
                 del torch.nn.Module.__getattribute__
 
 
+# Operators that return the values of their first argument, in the same sizes and dtype.
+COPIES = {"aten.contiguous.default", "aten.clone.default", "aten.alias.default"}
+# Operators that compute the same from the same arguments.
+VIEWS = {"aten.reshape.default": "aten.view.default", "aten._unsafe_view.default": "aten.view.default"}
+
+
 def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any,
                      program: torch.export.ExportedProgram) -> None:
     """Warns of a forward that computes other operations in evaluation mode. Dropout and batch norm change their
@@ -242,6 +248,14 @@ def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_sha
         """One text each, without the flags of dropout and batch norm, which a run sets."""
         counters = {spec.arg.name for spec in program.graph_signature.input_specs
                     if str(spec.target).endswith("num_batches_tracked")}
+
+        def counts(node: torch.fx.Node) -> bool:
+            return bool(node.args) and getattr(node.args[0], "name", None) in counters
+
+        calls = [node for node in program.graph.nodes if node.op == "call_function" and not counts(node)]
+        # A copy is another tensor only to what writes in place.
+        writes = any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in calls)
+        same = {"aten.contiguous.default"} if writes else COPIES
         texts: list[str] = []
         places: dict[torch.fx.Node, str] = {}
 
@@ -250,11 +264,11 @@ def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_sha
                 return places.get(value, value.name)
             return "" if isinstance(value, bool) else str(value)
 
-        for node in program.graph.nodes:
-            if node.op != "call_function" or node.args and getattr(node.args[0], "name", None) in counters:
-                continue
+        for node in calls:
             target = str(node.target)
-            if "dropout" in target or target == "aten.contiguous.default":  # the same values
+            if not writes:
+                target = VIEWS.get(target, target)
+            if "dropout" in target or target in same:
                 places[node] = text(node.args[0])
                 continue
             places[node] = f"%{len(texts)}"

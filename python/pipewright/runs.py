@@ -6,6 +6,7 @@ import html
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -153,7 +154,9 @@ class Run:
     @property
     def errors(self) -> str:
         """The program's standard error so far: notes, warnings, and the error if it failed."""
-        return (self.folder / "errors.txt").read_text(errors="replace")
+        text = (self.folder / "errors.txt").read_text(errors="replace")
+        # mpirun says so when stop() sends it a signal.
+        return re.sub(r"^\S+: Forwarding signal \d+ to job\n", "", text, flags=re.M)
 
     @property
     def running(self) -> bool:

@@ -29,9 +29,10 @@ static int64_t BytesOfWeights(const Manifest& manifest) {
 std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest) {
   std::vector<std::string> warnings;
   if (job.save.empty() && job.checkpoint.folder.empty())
-    warnings.push_back(job.path +
-                       " has neither \"save\" nor \"checkpoint\": the trained weights will be lost "
-                       "at the end\n  keep them: --save FILE.safetensors");
+    warnings.push_back(
+        job.path +
+        " has neither \"save\" nor \"checkpoint\": the trained weights will be lost "
+        "at the end\n  keep them: \"save\": \"FILE.safetensors\" in the job (or --save)");
   const int64_t bytes = BytesOfWeights(manifest);
   auto look = [&](const std::string& output, const std::string& takes) {
     fs::path folder = fs::absolute(output).parent_path();

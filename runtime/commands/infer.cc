@@ -57,7 +57,7 @@ class InputFile : public Microbatches {
                     "the " + Counted(rows, "row") + " of \"" + manifest.values[id].name +
                         "\" cannot be cut into " + std::to_string(microbatches) +
                         " microbatches of " + std::to_string(Rows(info)),
-                    "choose fewer --microbatches");
+                    "choose fewer microbatches (--microbatches)");
     }
   }
 
@@ -106,7 +106,7 @@ class InputFile : public Microbatches {
                     "\"" + first->name + "\" has " + Counted(rows(*first), "row") + " and \"" +
                         value.name + "\" " + std::to_string(rows(value)) +
                         ", so one of them does not have a row for each sample",
-                    "--microbatches 1 cuts neither");
+                    "one microbatch (--microbatches 1) cuts neither");
     }
   }
 

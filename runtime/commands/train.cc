@@ -149,7 +149,10 @@ class Trainer {
     if (!checkpoints.empty() && transport_.rank() == 0) std::printf("%s\n", checkpoints.c_str());
     if (!resumed_.path.empty() && transport_.rank() == 0) PrintResumed();
     if (resumed_.step >= job_.steps && transport_.rank() == 0)
-      std::printf("already at step %lld of %lld: nothing to train\n",
+      std::printf(resumed_.step == job_.steps
+                      ? "already at step %lld of %lld: nothing to train\n"
+                      : "the checkpoint is at step %lld, and the run ends at step %lld: nothing to "
+                        "train; give more \"steps\" to go on\n",
                   static_cast<long long>(resumed_.step), static_cast<long long>(job_.steps));
     if (transport_.rank() == 0)
       for (const std::string& warning : WarningsOfLoss(job_, session_.run.manifest))

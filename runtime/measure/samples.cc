@@ -29,10 +29,12 @@ at::Tensor Read(const SafetensorsFile& file, const std::string& name) {
 
 // Dynamic sizes, except the first, are known only from samples.
 at::Tensor Random(const ValueInfo& value, int64_t microbatch) {
-  static const char kCure[] = "give a safetensors file with a tensor for each input: --input FILE";
+  const std::string cure =
+      "write one, in Python: safetensors.torch.save_file({" + Quote(value.name) +
+      ": ...}, \"in.safetensors\"), with a tensor for each input, and give it by --input FILE";
   if (value.dtype.empty())
     throw Error("input \"" + value.name + "\"",
-                "has sizes that neither the model file nor a sample gives", kCure);
+                "has sizes that neither the model file nor a sample gives", cure);
   std::vector<int64_t> sizes;
   for (size_t d = 0; d < value.shape.size(); ++d) {
     if (IsNumber(value.shape[d])) {
@@ -42,7 +44,7 @@ at::Tensor Random(const ValueInfo& value, int64_t microbatch) {
     } else {
       throw Error("input \"" + value.name + "\"",
                   "has the size [" + Join(value.shape, ", ") + "], and the package has no sample",
-                  kCure);
+                  cure);
     }
   }
   at::ScalarType type = DtypeOf(value.dtype);

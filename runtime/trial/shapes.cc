@@ -37,6 +37,28 @@ std::string RangeText(const std::pair<int64_t, int64_t>& range) {
                                    : least + " to " + std::to_string(range.second);
 }
 
+// Returns how to order the dimensions, such as those of images with channels last, so that they
+// fit the numbers among `wanted`; "" if no order fits.
+std::string OrderHint(const std::vector<std::string>& wanted, const std::vector<int64_t>& sizes) {
+  constexpr size_t kMost = 6;
+  if (wanted.size() != sizes.size() || sizes.size() < 2 || sizes.size() > kMost) return "";
+  const auto is_number = [](const std::string& size) {
+    return size.find_first_not_of("0123456789") == std::string::npos;
+  };
+  std::vector<std::string> order;
+  for (size_t d = 0; d < sizes.size(); ++d) order.push_back(std::to_string(d));
+  while (std::next_permutation(order.begin(), order.end())) {
+    bool fits = true;
+    for (size_t d = 0; d < wanted.size(); ++d)
+      fits =
+          fits && (!is_number(wanted[d]) || wanted[d] == std::to_string(sizes[order[d][0] - '0']));
+    if (fits)
+      return "; its dimensions would fit in another order: x.permute(" + Join(order, ", ") +
+             ").contiguous()";
+  }
+  return "";
+}
+
 // A tensor input of the model, and the sizes passed for it.
 struct GivenInput {
   const ValueInfo& value;
@@ -44,7 +66,9 @@ struct GivenInput {
 
   std::string where() const { return "input \"" + value.name + "\""; }
   std::string has() const { return "has sizes " + ShapeText(sizes); }
-  std::string takes() const { return has() + ", the model takes " + Shown(value); }
+  std::string takes() const {
+    return has() + ", the model takes " + Shown(value) + OrderHint(value.shape, sizes);
+  }
 };
 
 // Returns the inputs whose sizes the model records.

@@ -396,6 +396,8 @@ class Options(CompilerTest):
                 (["--split", "equal:2", "--split-after", "embed"], 2, "cannot be combined with"),
                 (["--split", "equal:2", "--split", "equal:3"], 2, "--split"),
                 (["--split", "children:layer"], 1, 'did you mean "layers"'),
+                (["--split", "children:layers.1"], 1, "name a container, such as a Sequential or a ModuleList"),
+                (["--split", "modules:blocks.1"], 1, 'did you mean "layers.1"?'),
                 (["--split", "size:0"], 2, "requires a size"),
                 (["--split", "size:100"], 1, "alone uses weights of"),
                 (["--split-after", "layers.9"], 1, 'did you mean "layers.'),

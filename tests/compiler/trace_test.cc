@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/weights/safetensors.h"
 #include "tests/error_text.h"
+#include "tests/temp_folder.h"
 
 namespace pipewright {
 namespace {
@@ -91,6 +93,35 @@ TEST(Trace, MistakesOfTheCallAreNamed) {
   EXPECT_EQ(ErrorOf([&] { Trace(net, {torch::rand({2, 3}), torch::rand({2, 3})}); }),
             "Trace: the module's forward does not take 2 arguments of type torch::Tensor, one for "
             "each example input");
+}
+
+TEST(Trace, ThePackageKeepsTheExample) {
+  Net net([](const auto& x, const auto& h) {
+    x.add_(1);  // the example is what forward was given
+    return h;
+  });
+  const torch::Tensor x = torch::rand({2, 3}), given = x.clone();
+  Model model = Trace(net, {x}, {.inputs = {"rows"}, .fixed_batch = true});
+  CompileOptions options;
+  options.output = TempPath("traced.pkg");
+  EXPECT_EQ(Compile(model, options).notes,
+            (std::vector<std::string>{
+                "the model has no markers and is one module; call pipewright::pipe_split() between "
+                "layers, or set passes.split = ParseSplit(\"equal:N\")"}));
+  const SafetensorsFile file(options.output + "/samples.safetensors");
+  torch::Tensor kept = torch::empty({2, 3});
+  const TensorInfo& info = file.At("rows");
+  ASSERT_EQ(info.shape, (std::vector<int64_t>{2, 3}));
+  file.Read(info, 0, static_cast<char*>(kept.data_ptr()), kept.nbytes());
+  EXPECT_TRUE(torch::equal(kept, given));
+
+  options.ranks = 2;
+  options.output = TempPath("more.pkg");
+  EXPECT_NE(ErrorOf([&] {
+              Model again = Trace(net, {x}, {.inputs = {}, .fixed_batch = true});
+              Compile(again, options);
+            }).find("passes.split = ParseSplit(\"equal:2\"); or ranks = 1"),
+            std::string::npos);
 }
 
 TEST(Trace, LeavesBuffersAndRandomNumbersAsOneRunDoes) {

@@ -58,7 +58,7 @@ class Check(Case):
     def test_evaluation(self):
         job = self.job(validation={"every": 1, "data": {"tokens": "none", "sequence_length": 16}})
         self.assertEqual([rule for rule, text in self.errors("--job", job)], ["data"])
-        answer = self.check("--job", job, "--eval", code=0)
+        answer = self.check(job, "--eval", code=0)
         self.assertEqual(answer["errors"], 0, answer)
         self.job(loss="mse")
         (found,) = self.errors("--job", job, "--eval")

@@ -328,6 +328,8 @@ class Checkpoints(Case):
         self.assertIn("already at step 3 of 3", self.succeed(call([*started, "--resume"])).out)
         again = self.succeed(self.run_train("plain", job, 3, "--resume", mpi=False))
         self.assertIn("already at step 3 of 3: nothing to train", again.out)
+        again = self.succeed(self.run_train("plain", {**job, "steps": 2}, 3, "--resume", mpi=False))
+        self.assertIn("the checkpoint is at step 3, and the run ends at step 2: nothing to train", again.out)
         changed = {**job, "seed": 8}
         self.assert_fails(self.run_train("plain", changed, 3, "--resume"), "with the seed 7")
         changed = {**job, "optimizer": {"type": "sgd"}}

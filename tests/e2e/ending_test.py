@@ -53,7 +53,7 @@ class Ending(RunCase):
             result = self.succeed(run_ranks(3, "train", self.package, self.job(save=None), mpi=mpi))
             # mpirun forwards standard output and standard error in any order.
             self.assertRegex(result.out, r'(?s)warning: \S+job\.json has neither "save" nor "checkpoint": the trained '
-                             r"weights will be lost at the end\n  keep them: --save .*"
+                             r"weights will be lost at the end\n  keep them: \"save\": \"FILE.safetensors\" in the job .*"
                              r"warning: the trained weights are lost")
             self.assertRegex(result.out, r"step +4/4")
         result = self.succeed(run_ranks(3, "train", self.package, self.job(save=None), "--save",

@@ -1,5 +1,6 @@
 """Several losses at several stages, minibatches and microbatches of different sizes, sequences of
 different lengths: PyTorch's, to the bit."""
+import collections
 import copy
 import re
 import unittest
@@ -53,6 +54,18 @@ class Heads(torch.nn.Module):
         flat = self.flat(x.mean((2, 3)))
         return {"image": classes, "log_image": classes.log_softmax(1), "flat": flat,
                 "log_flat": flat.log_softmax(1)}
+
+
+class OneProcess(unittest.TestCase):
+    def test_outputs_of_a_dictionary_have_the_names_of_the_package(self):
+        """A ModelOutput of HuggingFace is an OrderedDict."""
+        y, target = torch.ones(2, 3), torch.zeros(2, 3)
+        output = collections.OrderedDict(logits=y, none=None, aux={"a": 2 * y, "b": (3 * y, 4 * y)})
+        self.assertEqual(list(one_process.named_outputs(output)), ["logits", "aux_a", "aux_b_0", "aux_b_1"])
+        for loss, value in (("mse", 1), ({"type": "mse", "output": 1}, 4), ({"type": "mse", "output": "aux_b_1"}, 16)):
+            self.assertEqual(one_process.loss_of({"loss": loss}, output, target), value)
+        self.assertEqual(one_process.loss_of({"loss": "mse"}, (y, 2 * y), target), 1)
+        self.assertEqual(one_process.loss_of({"loss": "mse"}, 3 * y, target), 9)
 
 
 class Kinds(Case):

@@ -107,6 +107,13 @@ class Training(Python):
                 pw.infer(self.package, {"x": self.x}, weights=job.save),
                 {self.package.manifest["outputs"][0]: again.eval()(self.x)})
 
+    def test_the_report_does_not_name_files_of_the_run(self):
+        page = self.path("report.html")
+        run = pw.train(self.package, self.job(), ranks=2, report=page).wait()
+        text = page.read_text()
+        self.assertIn("of pipewright.train: 1f1b", text)
+        self.assertNotIn(run.folder.name, text)
+
     def test_on_another_number_of_ranks_and_resumed_from_a_checkpoint(self):
         job = self.job(checkpoint={"to": str(self.path("resumed"))})
         pw.train(self.package, job, ranks=1, in_process=True, steps=3).wait()
@@ -126,6 +133,7 @@ class Training(Python):
                 run.stop()  # even before the first step
                 run.wait()
                 self.assertIn("as asked", run.output + run.errors)
+                self.assertNotIn("Forwarding signal", run.errors)
                 self.assertTrue((to / "latest").exists())
                 self.none_left(mark)
 
@@ -314,13 +322,19 @@ class Export(Python):
                 x = torch.nn.functional.dropout(self.norm(x), 0.5, self.training)
                 if self.decide == "operation" and self.training:
                     x = x * 2
+                if self.decide == "layout" and self.training:
+                    x = x.t().clone(memory_format=torch.contiguous_format).t()
+                elif self.decide == "layout":
+                    x = x.t().t()
+                x = x.view(-1, 4) if self.decide == "view" and self.training else x.reshape(-1, 4)
                 return x * (2.0 if self.decide == "number" and self.training else 1.0)
         for decide in ("operation", "number"):
             with self.assertWarnsRegex(UserWarning, "other operations in evaluation mode"):
                 pw.export(Branches(decide), (torch.ones(2, 4),), self.folder / "branches.pt2")
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            pw.export(Branches(""), (torch.ones(2, 4),), self.folder / "branches.pt2")
+            for decide in ("", "layout", "view"):
+                pw.export(Branches(decide), (torch.ones(2, 4),), self.folder / "branches.pt2")
         self.assertNotIn("__getattribute__", vars(torch.nn.Module))
 
     def test_memory_that_an_export_would_unite_or_copy_is_refused(self):

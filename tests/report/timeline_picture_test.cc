@@ -54,7 +54,8 @@ TEST(StepOf, PicksAStepAndShiftsItToZero) {
 TEST(TimelineSvg, PlacesActionsByTimeRankAndTimeline) {
   const std::string svg =
       TimelineSvg({{"predicted", {Timed(0, ActionKind::kForward, 7, 0, 3)}},
-                   {"<measured>", {Timed(1, ActionKind::kWeightGrad, 2, 9, 12)}}});
+                   {"<measured>", {Timed(1, ActionKind::kWeightGrad, 2, 9, 12)}}},
+                  "time in microseconds");
   EXPECT_NE(svg.find("<rect x=\"130\" y=\"54\" width=\"299.5\" height=\"18\" class=\"F\">"
                      "<title>0F7: 0 to 3, 3</title></rect>\n"
                      "<text x=\"280\" y=\"66.5\" class=\"small middle on\">7</text>"),
@@ -64,12 +65,13 @@ TEST(TimelineSvg, PlacesActionsByTimeRankAndTimeline) {
   EXPECT_EQ(Count(svg, "rank 1 &lt;measured&gt;"), 1u);
   EXPECT_EQ(Count(svg, ">idle 75 %<"), 2u);
   EXPECT_EQ(Count(svg, ">idle 100 %<"), 2u);
+  EXPECT_EQ(Count(svg, "class=\"end\">time in microseconds<"), 1u);
 }
 
 TEST(TimelineSvg, AcceptsNothingAndManyRanks) {
-  EXPECT_EQ(Count(TimelineSvg({}), "class=\"idle\""), 1u);  // the legend
-  EXPECT_EQ(Count(TimelineSvg({{"predicted", {}}}), ">rank "), 0u);
-  const std::string svg = TimelineSvg({{"m", {Timed(63, ActionKind::kForward, 0, 0, 1)}}});
+  EXPECT_EQ(Count(TimelineSvg({}, ""), "class=\"idle\""), 1u);  // the legend
+  EXPECT_EQ(Count(TimelineSvg({{"predicted", {}}}, ""), ">rank "), 0u);
+  const std::string svg = TimelineSvg({{"m", {Timed(63, ActionKind::kForward, 0, 0, 1)}}}, "");
   EXPECT_EQ(Count(svg, ">rank "), 64u);
   EXPECT_NE(svg.find("height=\"1598\""), std::string::npos);  // 54 + 64 * 24 + 8
 }
@@ -81,7 +83,7 @@ TEST(TimelineSvg, MergesNarrowActions) {
     timeline.actions.push_back(Timed(0, ActionKind::kForward, i, 4.0 * i, 4.0 * i + 1));
     timeline.actions.push_back(Timed(0, ActionKind::kBackward, i, 4.0 * i + 1, 4.0 * i + 4));
   }
-  const std::string svg = TimelineSvg({timeline});
+  const std::string svg = TimelineSvg({timeline}, "");
   EXPECT_NE(
       svg.find("<rect x=\"130\" y=\"54\" width=\"1200\" height=\"18\" class=\"B\"/>"),
       std::string::npos);
@@ -94,14 +96,15 @@ TEST(MemorySvg, ShowsEachRanksPeakAgainstTheLimit) {
   Costs costs = UnitCosts();
   costs.stages[0].weights = 100, costs.stages[0].activation = 50;
   const ActionTrace trace = Simulate(plan, costs);
-  const std::string roomy = MemorySvg(plan, costs, trace, 200);
+  const std::string roomy = MemorySvg(plan, costs, trace, 200, "in units of c.json");
   EXPECT_EQ(Count(roomy, ">150 B, 75 %</text>"), 1u) << roomy;
   EXPECT_EQ(Count(roomy, "class=\"bad\""), 0u);
-  const std::string tight = MemorySvg(plan, costs, trace, 140);
+  const std::string tight = MemorySvg(plan, costs, trace, 140, "in units of c.json");
   EXPECT_EQ(Count(tight, "class=\"bad\">150 B, 10 B over</text>"), 1u) << tight;
-  const std::string free = MemorySvg(plan, costs, trace, 0);
+  const std::string free = MemorySvg(plan, costs, trace, 0, "in units of c.json");
   EXPECT_EQ(Count(free, "class=\"limit\""), 0u);
   EXPECT_EQ(Count(free, "a row is 150 B high"), 1u) << free;
+  EXPECT_EQ(Count(free, "class=\"end\">in units of c.json<"), 1u) << free;
 }
 
 }  // namespace

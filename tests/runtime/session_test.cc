@@ -197,8 +197,8 @@ TEST(FinalWeights, AreSavedElsewhereIfTheirPlaceFails) {
   EXPECT_EQ(
       WarningsOfLoss(job, SmallManifest()),
       std::vector<std::string>{"job.json has neither \"save\" nor \"checkpoint\": the trained "
-                               "weights will be lost at the end\n  keep them: --save "
-                               "FILE.safetensors"});
+                               "weights will be lost at the end\n  keep them: \"save\": "
+                               "\"FILE.safetensors\" in the job (or --save)"});
   auto end = [&](const std::string& save, const std::string& checkpoint) {
     std::vector<std::string> said(2);
     job.save = save;

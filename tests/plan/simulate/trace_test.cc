@@ -35,6 +35,11 @@ TEST(Trace, TextTimelineShowsEachActionInItsColumn) {
   EXPECT_EQ(TextTimeline(plan, TraceOf(), 80), "rank 0  01..bb\nrank 1  .0iw\n");
 }
 
+TEST(Trace, AColumnIsTheShortestActionIfAllFit) {
+  EXPECT_EQ(TimelineColumn(TraceOf(), 80), 1);
+  EXPECT_EQ(TimelineColumn(TraceOf(), 3), 2);
+}
+
 TEST(Trace, TextTimelineKeepsToItsWidth) {
   const Plan plan = ReadPlan(kPlan, "plan");
   EXPECT_EQ(TextTimeline(plan, TraceOf(), 3), "rank 0  1.b\nrank 1  0w\n");

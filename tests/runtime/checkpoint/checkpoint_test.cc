@@ -98,7 +98,7 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
   EXPECT_EQ(resume(other, folder).second,
             "resuming on every rank: " + folder +
                 "/step-00000003: was written with the optimizer sgd, job.json says adam\n  "
-                "start over from its weights: pipewright weights merge, then --weights");
+                "start over from its weights: pipewright weights merge makes a file for --weights");
   // One changed byte in a shard of the newest, which only rank 1 reads.
   const std::string shard = folder + "/step-00000003/module1.safetensors";
   std::string bytes = ReadFile(shard);

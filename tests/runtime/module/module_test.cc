@@ -228,6 +228,9 @@ TEST(Shapes, InputsTheModelWasNotExportedFor) {
             "input \"x\": has sizes [5, 4], the model takes [s0, 3]\n  the model was exported for "
             "the call (x: float32 [s0, 3]): export it with a dynamic dimension, or give it data of "
             "this size");
+  EXPECT_EQ(error(3, 5).substr(0, error(3, 5).find('\n')),
+            "input \"x\": has sizes [3, 5], the model takes [s0, 3]; its dimensions would fit in "
+            "another order: x.permute(1, 0).contiguous()");
   const std::string range = error(65, 3);
   EXPECT_EQ(range.substr(0, range.find('\n')),
             "input \"x\": has sizes [65, 3]; its dimension 0 was exported for 2 to 64");
