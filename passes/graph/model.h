@@ -60,6 +60,7 @@ struct Model {
   bool markers_dropped = false;           // the format loses pipe_split(), and none was found
   std::vector<std::string> submodules;    // paths of all submodules, in the model's order
   std::vector<std::string> op_libraries;  // libraries with operators that the graph uses
+  std::vector<std::string> notes;         // for the user of Compile
 
   torch::jit::Value* weight_input(size_t i) const { return graph->inputs()[i]; }
   torch::jit::Value* training() const { return graph->inputs()[weights.size()]; }
