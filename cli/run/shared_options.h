@@ -14,6 +14,7 @@ void AddOffload(CLI::App& app, RunOptions& run);  // after AddPackage
 // For commands without a job, whose `matmul` is then "auto" unless it is given.
 void AddThreads(CLI::App& app, RunOptions& run);
 void AddSet(CLI::App& app, RunOptions& run);
-void AddReport(CLI::App& app, RunOptions& run);
+// `of_job`: it replaces the page that the job names.
+void AddReport(CLI::App& app, RunOptions& run, bool of_job = true);
 
 }  // namespace pipewright
