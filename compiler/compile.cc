@@ -160,6 +160,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
   };
+  add(model.notes);
   KeepLayouts(model);  // the export's layouts, not a checkpoint's
   // The model decides which weights share memory, or the checkpoint if the model holds none.
   const bool absent = std::any_of(model.weights.begin(), model.weights.end(),

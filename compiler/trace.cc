@@ -4,11 +4,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "base/text.h"
+#include "base/torch_error.h"
 #include "compiler/import/script/script_graph.h"
 #include "ops/random_ops.h"
 
@@ -90,52 +93,88 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
 
 using Call = std::function<c10::IValue(const std::vector<at::Tensor>&)>;
 
-std::shared_ptr<torch::jit::Graph> Record(torch::jit::Module& mirror, const Call& call,
-                                          const std::vector<at::Tensor>& inputs,
-                                          const std::vector<std::string>& names) {
+// What a recording needs.
+struct Recorded {
+  torch::nn::Module& module;
+  torch::jit::Module& mirror;
+  const Call& call;
+  const std::vector<std::string>& names;
+};
+
+std::shared_ptr<torch::jit::Graph> Record(const Recorded& recorded,
+                                          const std::vector<at::Tensor>& inputs) {
   return torch::jit::tracer::trace(
              torch::jit::Stack(inputs.begin(), inputs.end()),
              [&](torch::jit::Stack given) {
                std::vector<at::Tensor> tensors;
                for (const c10::IValue& value : given) tensors.push_back(value.toTensor());
-               return torch::jit::Stack{call(tensors)};
+               return torch::jit::Stack{recorded.call(tensors)};
              },
              [](const at::Tensor&) { return std::string(); }, /*strict=*/false,
-             /*force_outplace=*/false, &mirror, names)
+             /*force_outplace=*/false, &recorded.mirror, recorded.names)
       .first->graph;
 }
 
-// Returns the example with every sample twice; empty if the inputs do not have as many samples.
-std::vector<at::Tensor> Doubled(const std::vector<at::Tensor>& inputs) {
-  std::vector<at::Tensor> doubled;
-  for (const at::Tensor& input : inputs) {
-    if (input.dim() == 0 || input.size(0) != inputs[0].size(0) || input.size(0) == 0) return {};
-    doubled.push_back(at::cat({input, input}));
-  }
-  return doubled;
+// Returns the example with every sample twice. `first`: of the first input alone; otherwise of all
+// inputs that have as many rows, which need not be samples.
+std::vector<at::Tensor> Doubled(std::vector<at::Tensor> inputs, bool first) {
+  const int64_t samples = inputs[0].size(0);
+  for (size_t i = 0; i < (first ? 1 : inputs.size()); ++i)
+    if (inputs[i].dim() > 0 && inputs[i].size(0) == samples)
+      inputs[i] = at::cat({inputs[i], inputs[i]});
+  return inputs;
+}
+
+// NaN equals NaN.
+bool SameTensor(const at::Tensor& x, const at::Tensor& y) {
+  if (!x.defined() || !y.defined()) return x.defined() == y.defined();
+  if (x.scalar_type() != y.scalar_type() || x.sizes() != y.sizes()) return false;
+  return at::equal(x, y) || x.eq(y).logical_or(x.isnan().logical_and(y.isnan())).all().item<bool>();
 }
 
 bool SameConstant(const Value* a, const Value* b) {
   const std::optional<c10::IValue> left = torch::jit::toIValue(a), right = torch::jit::toIValue(b);
   if (!left || !right) return left.has_value() == right.has_value();
-  if (left->isTensor() && right->isTensor()) {
-    const at::Tensor& x = left->toTensor();
-    const at::Tensor& y = right->toTensor();
-    return x.defined() == y.defined() && (!x.defined() || at::equal(x, y));
-  }
-  return left->tagKind() == right->tagKind() && *left == *right;
+  if (left->tagKind() != right->tagKind()) return false;
+  if (left->isTensor()) return SameTensor(left->toTensor(), right->toTensor());
+  if (left->isDouble() && std::isnan(left->toDouble())) return std::isnan(right->toDouble());
+  return *left == *right;
 }
 
-// Returns the first operation that differs for twice as many samples: "aten::div in head"; "" if
-// there is none. `graph` has the scopes of submodules.
-std::string FirstDifference(torch::jit::Graph& graph, torch::jit::Graph& doubled) {
-  const std::vector<Node*> nodes = AllNodes(graph), others = AllNodes(doubled);
+// Returns the number of each value: inputs, then the outputs of the nodes in their order.
+std::map<const Value*, int> Numbers(torch::jit::Graph& graph) {
+  std::map<const Value*, int> numbers;
+  const auto add = [&](const Value* value) {
+    numbers.emplace(value, static_cast<int>(numbers.size()));
+  };
+  for (const Value* input : graph.inputs()) add(input);
+  for (const Node* node : AllNodes(graph))
+    for (const Value* output : node->outputs()) add(output);
+  return numbers;
+}
+
+// Returns the first operation that differs in another recording: "aten::div in head"; "" if there
+// is none. `graph` has the scopes of submodules.
+std::string FirstDifference(torch::jit::Graph& graph, torch::jit::Graph& other) {
+  const std::vector<Node*> nodes = AllNodes(graph), others = AllNodes(other);
+  std::map<const Value*, int> numbers = Numbers(graph), other_numbers = Numbers(other);
   const auto place = [](Node* node) {
     const std::string scope = node->scope() ? node->scope()->namesFromRoot() : "";
     return std::string(node->kind().toQualString()) + (scope.empty() ? "" : " in " + scope);
   };
+  const auto same_values = [&](at::ArrayRef<Value*> a, at::ArrayRef<Value*> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](Value* left, Value* right) {
+      return numbers[left] == other_numbers[right];
+    });
+  };
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (i == others.size() || nodes[i]->kind() != others[i]->kind()) return place(nodes[i]);
+    if (i == others.size() || nodes[i]->kind() != others[i]->kind() ||
+        nodes[i]->outputs().size() != others[i]->outputs().size() ||
+        !same_values(nodes[i]->inputs(), others[i]->inputs()))
+      return place(nodes[i]);
+    if (nodes[i]->kind() == prim::GetAttr &&
+        nodes[i]->s(c10::attr::name) != others[i]->s(c10::attr::name))
+      return place(nodes[i]) + " " + nodes[i]->s(c10::attr::name);
     if (nodes[i]->kind() != prim::Constant) continue;
     if (SameConstant(nodes[i]->output(), others[i]->output())) continue;
     Node* user = nodes[i];
@@ -144,31 +183,78 @@ std::string FirstDifference(torch::jit::Graph& graph, torch::jit::Graph& doubled
       user = user->output(0)->uses()[0].user;
     return place(user);
   }
-  return others.size() > nodes.size() ? place(others[nodes.size()]) : "";
+  if (others.size() > nodes.size()) return place(others[nodes.size()]);
+  return same_values(graph.outputs(), other.outputs()) ? "" : "what forward returns";
 }
 
-// Throws Error if `graph` holds for one number of samples only.
-void CheckOtherBatch(torch::nn::Module& module, torch::jit::Module& mirror, const Call& call,
-                     const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names,
-                     torch::jit::Graph& graph) {
-  const std::vector<at::Tensor> doubled = Doubled(inputs);
-  if (doubled.empty()) return;
+// What a call changes.
+struct State {
   std::vector<at::Tensor> buffers;
-  for (const at::Tensor& buffer : module.buffers()) buffers.push_back(buffer.clone());
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor random = generator.get_state();
+  at::Tensor random;
+};
+
+State StateOf(const torch::nn::Module& module) {
+  State state;
+  for (const at::Tensor& buffer : module.buffers()) state.buffers.push_back(buffer.clone());
+  state.random = at::detail::getDefaultCPUGenerator().get_state();
+  return state;
+}
+
+void SetState(const torch::nn::Module& module, const State& state) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> buffers = module.buffers();
+  for (size_t i = 0; i < buffers.size(); ++i)  // an expanded buffer cannot be copied to
+    if (!SameTensor(buffers[i], state.buffers[i])) buffers[i].copy_(state.buffers[i]);
+  at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state.random);
+}
+
+// Records the call with twice as many samples, from the state `before`. Returns null and why not if
+// it fails.
+std::shared_ptr<torch::jit::Graph> RecordDoubled(const Recorded& recorded,
+                                                 const std::vector<at::Tensor>& inputs,
+                                                 const State& before, std::string& failure) {
+  if (inputs.empty() || inputs[0].dim() == 0 || inputs[0].size(0) == 0) {
+    failure = "the first input has no samples";
+    return nullptr;
+  }
+  for (bool first : {false, true}) try {
+      SetState(recorded.module, before);
+      std::shared_ptr<torch::jit::Graph> graph = Record(recorded, Doubled(inputs, first));
+      failure.clear();
+      return graph;
+    } catch (const std::exception& e) {
+      failure = "forward does not run on twice as many: " + WithoutBacktrace(e.what());
+      failure = failure.substr(0, failure.find('\n'));
+    }
+  return nullptr;
+}
+
+// Throws Error if the model's graph holds for one call or for one number of samples only. `before`
+// is the state before the recorded call.
+void CheckOtherCalls(const Recorded& recorded, const std::vector<at::Tensor>& inputs,
+                     const State& before, bool fixed_batch, Model& model) {
+  const State after = StateOf(recorded.module);
+  std::string place = FirstDifference(*model.graph, *Record(recorded, inputs));
+  if (!place.empty()) {
+    SetState(recorded.module, after);
+    throw Error("traced model",
+                place +
+                    " differs from call to call: on the same inputs, forward computes something "
+                    "else the second time",
+                "do not read in C++ what changes between calls, such as buffers and random numbers "
+                "(item(), branches): compute with tensors, as torch::where does");
+  }
   std::shared_ptr<torch::jit::Graph> other;
-  try {
-    other = Record(mirror, call, doubled, names);
-  } catch (const std::exception&) {  // the code takes no other number: no run does, either
-  }
-  generator.set_state(random);
-  {
-    const at::NoGradGuard no_grad;
-    const std::vector<at::Tensor> changed = module.buffers();
-    for (size_t i = 0; i < changed.size(); ++i) changed[i].copy_(buffers[i]);
-  }
-  const std::string place = other ? FirstDifference(graph, *other) : "";
+  std::string failure;
+  if (!fixed_batch) other = RecordDoubled(recorded, inputs, before, failure);
+  SetState(recorded.module, after);
+  if (!failure.empty())
+    model.notes.push_back(
+        "Trace could not check whether the recorded model holds for another number "
+        "of samples than the example's: " +
+        failure + "; give every microbatch as many samples as the example");
+  if (!other) return;
+  place = FirstDifference(*model.graph, *other);
   if (place.empty()) return;
   throw Error("traced model",
               place + " is recorded for " + std::to_string(inputs[0].size(0)) +
@@ -197,7 +283,9 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
   try {
     int count = 0;
     torch::jit::Module mirror = Mirror(module, count);
-    model.graph = Record(mirror, call, inputs, names);
+    const State before = StateOf(module);
+    const Recorded recorded = {module, mirror, call, names};
+    model.graph = Record(recorded, inputs);
     for (size_t i = 0; i < inputs.size(); ++i)
       model.graph->inputs()[i + 1]->setDebugName(Identifier(names[i]));
     // Clears the sizes of inputs, because the example's sizes are no constraint.
@@ -208,7 +296,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
         if (output->type()->cast<c10::TensorType>()) output->setType(c10::TensorType::get());
     ObjectTree objects(mirror);
     SetScopes(*model.graph, objects);
-    if (!options.fixed_batch) CheckOtherBatch(module, mirror, call, inputs, names, *model.graph);
+    CheckOtherCalls(recorded, inputs, before, options.fixed_batch, model);
     ResolveAttributes(model, objects, [](const at::Tensor& tensor, Weight& weight) {
       weight.data = tensor.detach();
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;

@@ -79,11 +79,12 @@ c10::IValue Call(M& module, const std::vector<at::Tensor>& inputs) {
 // Runs `module` (a torch::nn module, its holder or a std::shared_ptr to it) on `example_inputs` and
 // records its operations. Branches and loops of C++ are recorded as executed, and so are sizes that
 // the code reads (x.size(0)); write x.view({-1, n}) or x.flatten(1) to support other batch sizes.
-// If all inputs have as many samples (first dimension), runs it on twice as many, too, and throws
-// Error if that records other sizes or operations, unless `fixed_batch`. Buffers and the random
-// state are as after one run. forward takes tensors and returns a tensor, a tuple or a vector of
-// them. The model shares the module's weights while the module lives. The name of a submodule is
-// known if it uses a weight. Throws Error.
+// Runs it again, and throws Error if that records other operations or numbers: on the same inputs
+// and, unless `fixed_batch`, with twice as many samples. These are the rows (first dimension) of
+// the first input, and of the others that have as many. If it does not run on them, the model has a
+// note that says so. Buffers and the random state are as after one run. forward takes tensors and
+// returns a tensor, a tuple or a vector of them. The model shares the module's weights while the
+// module lives. The name of a submodule is known if it uses a weight. Throws Error.
 template <class M>
 Model Trace(M& module, const std::vector<at::Tensor>& example_inputs,
             const TraceOptions& options = {}) {

@@ -77,6 +77,13 @@ const Json& At(const Json& job, const KeyPath& place) {
   return *at;
 }
 
+bool Has(const Json& job, const KeyPath& place) {
+  const Json* at = &job;
+  for (const std::string& key : place)
+    if (at) at = Step(*at, key);
+  return at != nullptr;
+}
+
 // Returns the key that the text has between `before` and the next quotation mark.
 std::string KeyAfter(const std::string& before, const std::string& text) {
   const size_t at = text.find(before);
@@ -109,6 +116,7 @@ std::vector<JobMistake> JobMistakes(const std::string& path,
     }
     if (!job.is_object()) return {{e.what()}};
   }
+  const Json given = job;
   std::vector<KeyPath> changed;
   for (const std::string& change : changes) try {
       ChangeJob(job, change);
@@ -133,8 +141,9 @@ std::vector<JobMistake> JobMistakes(const std::string& path,
       if (!unknown.empty()) place.push_back(unknown);
       if (!follows || !unknown.empty()) {
         JobMistake mistake{text};
+        // A change may also make the objects around its value.
         const bool of_change = std::any_of(changed.begin(), changed.end(), [&](const KeyPath& one) {
-          return BeginsWith(place, one);
+          return BeginsWith(place, one) || (BeginsWith(one, place) && !Has(given, place));
         });
         if (!of_change) {
           const std::string at = JsonPosition(source, place);

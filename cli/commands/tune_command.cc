@@ -25,7 +25,10 @@
 #include "formats/job.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/stage_costs.h"
+#include "plan/run/run_plan.h"
+#include "plan/schedules/schedule.h"
 #include "plan/tune/search.h"
+#include "runtime/trial/written_buffers.h"
 
 namespace pipewright {
 
@@ -71,14 +74,22 @@ int64_t SamplesOf(const Job& job) {
 }
 
 // Returns why results depend on the size of microbatches, or "" if they do not.
-std::string WhyMicrobatchStays(const Manifest& manifest, const Job& job) {
-  for (const ModuleInfo& module : manifest.modules)
-    for (const WeightInfo& weight : module.held)
-      if (weight.kind == WeightKind::kBuffer && weight.merge == BufferMerge::kUpdates)
-        return "the running statistics of " + weight.name + " depend on it";
+std::string WhyMicrobatchStays(const std::vector<WrittenBuffer>& written, const Job& job) {
+  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)
       return "the model computes its loss, which need not be a mean over samples";
+  return "";
+}
+
+// Returns why replicas of a stage would compute something else than the stage on one rank, by more
+// than rounding, or "" if they do not.
+std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& job) {
+  for (const WrittenBuffer& buffer : written)
+    if (!job.merge_buffers || !buffer.merges)
+      return "forward writes to " + buffer.name +
+             ", and each replica would keep that of its own microbatches" +
+             (buffer.merges ? " (\"buffers\": \"merge\" in the job may allow them)" : "");
   return "";
 }
 
@@ -102,9 +113,10 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
 // Returns the sizes of microbatches to choose from: the job's, powers of two, and a whole
 // minibatch.
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
-                                  const Job& job, std::vector<std::string>& notes) {
+                                  const std::vector<WrittenBuffer>& written, const Job& job,
+                                  std::vector<std::string>& notes) {
   std::set<int64_t> sizes = {job.microbatch_size};
-  std::string why = WhyMicrobatchStays(manifest, job);
+  std::string why = WhyMicrobatchStays(written, job);
   if (request.exact) why = "--exact keeps the results bitwise identical";
   if (!why.empty() && !request.change_microbatch) {
     notes.push_back("the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " +
@@ -123,6 +135,58 @@ std::set<int> RankCounts(int ranks, int modules) {
   std::set<int> counts = {std::min(ranks, modules)};
   for (int count = 1; count < *counts.rbegin(); count *= 2) counts.insert(count);
   return counts;
+}
+
+// Returns the order of the stages in the job's own run: with the package's conf or, if its schedule
+// or plan needs another, with a conf for the ranks of the request.
+StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
+  const TemporaryFile own = {request.output + "/own_conf.json"};
+  std::optional<RunPlan> run;
+  try {
+    run = MakeRunPlan(request.package, "", job, 0, false);
+  } catch (const Error&) {
+    const std::string schedule = job.plan.empty() ? job.schedule : Job().schedule;
+    const int modules = static_cast<int>(manifest.modules.size()),
+              ranks = std::min(request.ranks, modules),
+              stages = std::min(DefaultStages(schedule, ranks), modules);
+    Conf conf = GroupModules(modules, stages);
+    conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
+    WriteFile(own.path, WriteConf(conf));
+    run = MakeRunPlan(request.package, own.path, job, 0, false);
+  }
+  const std::optional<StageOrder> order = OrderOfStages(run->plan);
+  if (!order)
+    throw Error("--exact",
+                "the stages of " + job.plan +
+                    " add gradients in different orders, so that results depend on the cut",
+                "leave out --exact, or tune a job with another schedule");
+  return *order;
+}
+
+// Returns true if a stage runs on one rank, which adds gradients in the order of the microbatches.
+bool IsUsual(const StageOrder& order) {
+  return order.size() == 1 && std::is_sorted(order[0].additions.begin(), order[0].additions.end());
+}
+
+// Limits the candidates to those with the job's results. Notes what is left out.
+void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
+                     const Job& job, TuneProblem& problem, std::vector<std::string>& notes) {
+  if (!request.exact) {
+    const std::string why = WhyNoReplicas(written, job);
+    problem.replicas = why.empty();
+    if (!why.empty()) notes.push_back("schedules with replicas are left out: " + why);
+    return;
+  }
+  if (IsAsynchronous(job))
+    throw Error("--exact",
+                "the steps of " + job.schedule + " overlap, and no other schedule has its results",
+                "leave out --exact, or tune a job with another schedule");
+  // Gradients are added in the order of the microbatches, whatever the schedule.
+  if (job.exact_reduce && written.empty()) return;
+  problem.order = OwnOrder(request, job, problem.manifest);
+  if (!IsUsual(*problem.order))
+    notes.push_back("--exact leaves out all schedules that add gradients in another order than " +
+                    (job.plan.empty() ? job.schedule : job.plan));
 }
 
 void Say(const TuneRequest& request, const std::string& text) {
@@ -153,6 +217,10 @@ void MeasureProfiles(const TuneRequest& request, const Job& job, const std::set<
 // Returns the job as it is: modules grouped in order, its own schedule and microbatches.
 std::optional<Row> AsGiven(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                            std::vector<std::string>& notes) {
+  if (!job.plan.empty()) {
+    notes.push_back("the unmodified job is not among the candidates: it has a plan, " + job.plan);
+    return std::nullopt;
+  }
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const int ranks = std::min(request.ranks, modules);
   for (const TuneProfile& profile : problem.profiles) {
@@ -193,7 +261,9 @@ void MeasureRows(const TuneRequest& request, const Job& job, std::vector<Row>& r
       Row& row = rows[i];
       if (!row.failure.empty()) continue;
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      if ((round > 0 || i > 0) && passed.count() > request.time_limit) {
+      const bool measured = std::any_of(rows.begin(), rows.end(),
+                                        [](const Row& each) { return !each.steps.empty(); });
+      if (measured && passed.count() > request.time_limit) {
         const auto open = std::count_if(rows.begin(), rows.end(), [](const Row& each) {
           return each.steps.empty() && each.failure.empty();
         });
@@ -286,7 +356,9 @@ Json ReportJson(const std::vector<Row>& rows, const TuneResult& found,
 
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneResult& found) {
   if (found.large.empty())
-    throw Error(request.package, "no schedule is defined for these ranks and microbatches");
+    throw Error(request.package,
+                "no schedule is defined for these ranks and microbatches" +
+                    std::string(request.exact ? ", and has the results of the job" : ""));
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(Peak(least)));
   throw Error("--memory " + request.memory,
@@ -303,6 +375,7 @@ void Tune(const TuneRequest& request) {
   TuneProblem problem;
   problem.manifest = ReadManifest(request.package);
   problem.samples = SamplesOf(job);
+  problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
   problem.optimizer_state = OptimizerState(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
@@ -314,15 +387,11 @@ void Tune(const TuneRequest& request) {
   CreateFolders(request.output);
 
   std::vector<std::string> notes;
-  const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, job, notes);
-  problem.in_order = request.exact;
-  // Each replica would keep statistics of its own microbatches, and gradients would be added in
-  // another order.
-  problem.replicas = !request.exact && (request.change_microbatch ||
-                                        WhyMicrobatchStays(problem.manifest, job).empty());
+  const std::vector<WrittenBuffer> written = WrittenBuffers(request.package, problem.manifest);
+  LimitCandidates(request, written, job, problem, notes);
+  const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   MeasureProfiles(request, job, sizes, problem, notes);
   const TuneResult found = SearchTune(problem, static_cast<size_t>(request.candidates));
-  if (found.best.empty()) RefuseMemory(request, found);
   std::vector<Row> rows;
   for (const TuneCandidate& candidate : found.best) rows.push_back({candidate, false, {}, ""});
   if (std::optional<Row> given = AsGiven(request, job, problem, notes)) {
@@ -338,13 +407,13 @@ void Tune(const TuneRequest& request) {
                       SizeText(static_cast<int64_t>(Peak(given->candidate))) +
                       " on a rank, more than --memory");
   }
+  if (rows.empty()) RefuseMemory(request, found);
   // The job as given is measured first, so that the result is not slower, however short the time.
   std::stable_partition(rows.begin(), rows.end(), [](const Row& row) { return row.as_given; });
   if (!request.no_measure) MeasureRows(request, job, rows, notes);
   SortRows(rows);
-  if (rows.empty() || !rows.front().failure.empty())
-    throw Error(request.package, "no candidate ran: " +
-                                     (rows.empty() ? notes.back() : rows.front().failure));
+  if (!rows.front().failure.empty())
+    throw Error(request.package, "no candidate ran: " + rows.front().failure);
 
   const TuneCandidate& winner = rows.front().candidate;
   files["conf.json"] = WriteConf(winner.conf);
@@ -376,10 +445,12 @@ void AddTuneCommand(CLI::App& app) {
       ->check(AtLeast(1, 1 << 16));
   app.add_option("--memory", r.memory,
                  "memory limit for the tensors of each rank: bytes, or a size such as 8GiB");
-  app.add_flag("--exact", r.exact,
-               "keep the microbatches, so that results stay bitwise identical");
+  auto* exact = app.add_flag("--exact", r.exact,
+                             "keep the microbatches and the order in which their gradients are "
+                             "added, so that results stay bitwise identical");
   app.add_flag("--change-microbatch", r.change_microbatch,
-               "change the microbatches even if results depend on their size");
+               "change the microbatches even if results depend on their size")
+      ->excludes(exact);
   app.add_option("--candidates", r.candidates, "number of candidates to measure (default: 5)")
       ->check(AtLeast(1, 1000));
   app.add_option("--rounds", r.rounds, "measurements of each candidate (default: 3)")

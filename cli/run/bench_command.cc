@@ -14,6 +14,17 @@
 
 namespace pipewright {
 
+// A message counts for the thread that makes it until the other rank has freed it.
+static void WarnOfThreads() {
+  if (ThreadRanks() < 2) return;
+  std::string advice;
+#ifdef PIPEWRIGHT_MPI
+  advice = ": for exact figures, measure with -n " + std::to_string(ThreadRanks()) +
+           " in place of --in-process";
+#endif
+  PrintWarning("the memory of ranks that are threads cannot be told apart" + advice);
+}
+
 void AddBench(CLI::App& app) {
   const auto options = std::make_shared<RunOptions>();
   RunOptions& run = *options;
@@ -30,29 +41,27 @@ void AddBench(CLI::App& app) {
   app.add_option("--trace", run.trace, "write a Chrome trace, for `pipewright simulate --compare`");
   app.add_option("--costs", bench.costs,
                  "write the costs of the stages, for `pipewright simulate`");
-  AddReport(app, run);
+  AddReport(app, run, /*of_job=*/false);
   auto* json = app.add_flag("--json", bench.json, "print the figures as JSON");
   app.add_flag("--on-request", bench.on_request,
                "run a measurement for each line on standard input: \"steps N\", \"stages SECONDS\" "
                "or \"halves SECONDS\"")
       ->excludes(json);
   app.callback([options, asked] {
-    // A message counts for the thread that makes it until the other rank has freed it.
-    if (ThreadRanks() > 1 && !asked->on_request)
-      PrintWarning("the memory of ranks that are threads cannot be told apart: for exact figures, "
-                   "measure with -n " +
-                   std::to_string(ThreadRanks()) + " in place of --in-process");
     RunRanks(*options, {}, [&](Transport& transport) {
       const RunOptions& own = *options;
       BenchOptions measured = *asked;
       measured.package = own.package, measured.job = own.job, measured.conf = own.conf;
       measured.schedule = own.schedule, measured.trace = own.trace;
       measured.verify_files = own.verify_files, measured.set = own.set;
+      const auto measure = [&] {
+        Bench(measured, transport);
+        if (!measured.on_request && transport.rank() == 0) WarnOfThreads();
+      };
       // The job's "report" is the page of its training.
-      if (measured.on_request || own.report.empty()) return Bench(measured, transport);
-      WithReport(
-          own, transport, measured.json ? stderr : stdout, [&] { Bench(measured, transport); },
-          [&](const Job&, PageInput& input) { input.trace = own.trace; });
+      if (measured.on_request || own.report.empty()) return measure();
+      WithReport(own, transport, measured.json ? stderr : stdout, measure,
+                 [&](const Job&, PageInput& input) { input.trace = own.trace; });
     });
   });
 }

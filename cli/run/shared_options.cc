@@ -79,9 +79,10 @@ void AddSet(CLI::App& app, RunOptions& run) {
       ->type_name("KEY=VALUE");
 }
 
-void AddReport(CLI::App& app, RunOptions& run) {
+void AddReport(CLI::App& app, RunOptions& run, bool of_job) {
   app.add_option("--report", run.report,
-                 "HTML page about the run, written at its end (overrides the job)");
+                 std::string("HTML page about the run, written at its end") +
+                     (of_job ? " (overrides the job)" : ""));
 }
 
 }  // namespace pipewright

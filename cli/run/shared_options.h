@@ -15,6 +15,7 @@ void AddOffload(CLI::App& app, RunOptions& run);  // after AddPackage
 void AddThreads(CLI::App& app, RunOptions& run);
 void AddSet(CLI::App& app, RunOptions& run);
 void AddDevice(CLI::App& app, RunOptions& run);
-void AddReport(CLI::App& app, RunOptions& run);
+// `of_job`: it replaces the page that the job names.
+void AddReport(CLI::App& app, RunOptions& run, bool of_job = true);
 
 }  // namespace pipewright

@@ -61,6 +61,7 @@ struct Model {
   std::vector<std::string> submodules;    // paths of all submodules, in the model's order
   std::vector<std::string> op_libraries;  // libraries with operators that the graph uses
   std::vector<at::Tensor> example;        // of a model traced in this process: one for each input
+  std::vector<std::string> notes;         // for the user of Compile
 
   torch::jit::Value* weight_input(size_t i) const { return graph->inputs()[i]; }
   torch::jit::Value* training() const { return graph->inputs()[weights.size()]; }

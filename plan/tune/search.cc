@@ -32,6 +32,7 @@ struct Choice {
 
 int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile) {
   const int64_t size = profile.profile.microbatch;
+  if (size == problem.microbatch_size) return problem.microbatches;
   return static_cast<int>((problem.samples + size - 1) / size);
 }
 
@@ -155,22 +156,6 @@ TuneCandidate PredictOrder(const TuneProblem& problem, const TuneProfile& profil
   return candidate;
 }
 
-// Returns true if each stage, on one rank, adds its weights' gradients in the order of the
-// microbatches, so that the sums do not depend on the schedule.
-bool AddsInOrder(const Plan& order) {
-  std::vector<int> last(static_cast<size_t>(order.stages), -1);
-  for (const std::vector<Action>& actions : order.ranks)
-    for (const Action& action : actions) {
-      if (action.kind != ActionKind::kBackward && action.kind != ActionKind::kWeightGrad &&
-          action.kind != ActionKind::kOverlap)
-        continue;
-      int& before = last[static_cast<size_t>(BackwardStage(action))];
-      if (BackwardMicrobatch(action) < before) return false;
-      before = BackwardMicrobatch(action);
-    }
-  return true;
-}
-
 // Returns the prediction, with recomputation if only that fits in memory; none if the schedule is
 // not defined for these numbers, or not allowed.
 std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Choice& choice) {
@@ -185,7 +170,7 @@ std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Cho
   } catch (const Error&) {
     return std::nullopt;
   }
-  if (problem.in_order && !AddsInOrder(order)) return std::nullopt;
+  if (problem.order && OrderOfStages(order) != problem.order) return std::nullopt;
   TuneCandidate plain = PredictOrder(problem, *choice.profile, conf, schedule, order, false);
   if (Largest(plain) <= problem.memory || !problem.recompute) return plain;
   TuneCandidate again = PredictOrder(problem, *choice.profile, conf, schedule, order, true);
@@ -193,6 +178,29 @@ std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Cho
 }
 
 }  // namespace
+
+std::optional<StageOrder> OrderOfStages(const Plan& plan) {
+  std::vector<StageOrder> stages(static_cast<size_t>(plan.stages));
+  for (const std::vector<Action>& actions : plan.ranks) {
+    std::map<int, ReplicaOrder> own;  // by stage
+    for (const Action& action : actions) {
+      if (HasForward(action)) own[action.stage].forwards.push_back(action.microbatch);
+      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGrad ||
+          action.kind == ActionKind::kOverlap)
+        own[BackwardStage(action)].additions.push_back(BackwardMicrobatch(action));
+    }
+    for (auto& [stage, order] : own) stages[static_cast<size_t>(stage)].push_back(std::move(order));
+  }
+  for (StageOrder& stage : stages) {
+    // Microbatch i is on replica i mod r.
+    std::sort(stage.begin(), stage.end(), [](const ReplicaOrder& a, const ReplicaOrder& b) {
+      return *std::min_element(a.forwards.begin(), a.forwards.end()) <
+             *std::min_element(b.forwards.begin(), b.forwards.end());
+    });
+    if (stage != stages[0]) return std::nullopt;
+  }
+  return stages.empty() ? std::nullopt : std::optional(stages[0]);
+}
 
 TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
                       const std::string& schedule, int microbatches, bool recompute) {

@@ -2,6 +2,7 @@
 // stages, and the schedule. Predicts the step time of each candidate.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,30 @@ struct TuneProfile {
   Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
 };
 
+// What one replica of a stage does in a step, as far as bits depend on it. Forwards write buffers.
+struct ReplicaOrder {
+  std::vector<int> forwards;   // microbatches
+  std::vector<int> additions;  // microbatches whose gradients are added to those of weights
+  bool operator==(const ReplicaOrder&) const = default;
+};
+using StageOrder = std::vector<ReplicaOrder>;  // the replica of the first microbatch first
+
+// Returns the order of every stage of the plan; none if they differ, so that bits depend on the
+// cut.
+std::optional<StageOrder> OrderOfStages(const Plan& plan);
+
 struct TuneProblem {
   Manifest manifest;
   std::vector<TuneProfile> profiles;  // one for each candidate pair of ranks and microbatch size
   int64_t samples = 1;                // per step
+  // The job's own number of microbatches for its own size: they need not be of equal size.
+  int64_t microbatch_size = 0;
+  int microbatches = 0;
   double optimizer_state = 0;         // bytes for each byte of trained parameters
   double memory = kNoLimit;           // bytes that the tensors of a rank may take
   bool recompute = true;              // recompute if a schedule does not fit in memory otherwise
   bool replicas = true;               // allow schedules that run a stage on several ranks
-  bool in_order = false;              // only schedules that add gradients by microbatch, in order
+  std::optional<StageOrder> order;    // only schedules whose stages all have this order
 };
 
 struct TuneCandidate {
@@ -48,7 +64,7 @@ struct TuneResult {
   int simulated = 0;
   int pruned = 0;  // not simulated: their bound is above the last of `best`
   int over = 0;      // simulated, but over the memory limit
-  int unfit = 0;     // the schedule is not defined for these numbers
+  int unfit = 0;     // the schedule is not defined for these numbers, or has another order
 };
 
 // Returns the `keep` best candidates. The same problem gives the same result.

@@ -35,34 +35,51 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
     dataset cannot be written, what it held before.
     """
     folder = pathlib.Path(folder)
-    earlier = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
-    if earlier and not (overwrite and all(OWN_FILE.fullmatch(file.name) for file in earlier)):
-        raise FileExistsError(f"{folder} is not empty: " + (
-            "it holds files that write_data did not write: name another folder" if overwrite else
-            "name another folder, or pass overwrite=True to replace an earlier write_data"))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as unfinished:
+    place = folder.resolve()  # if it is a link, what it names is replaced
+    check_folder(place, overwrite)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
+        new, old = pathlib.Path(beside) / "new", pathlib.Path(beside) / "old"
+        new.mkdir()
         files: list[str] = []
         for piece in pieces(samples(dataset, columns), file_bytes):
             files.append(f"part-{len(files):05}.safetensors")
-            save_file(piece, pathlib.Path(unfinished) / files[-1])
+            save_file(piece, new / files[-1])
         if not files:
             raise ValueError("the dataset has no samples")
         names = list(piece)
         for name in [*(inputs or {}).values(), *([target] if target else [])]:
             if name not in names:
                 raise ValueError(f"there is no column {name!r}; the dataset has {', '.join(names)}")
-        folder.mkdir(exist_ok=True)
-        for file in files:
-            os.replace(pathlib.Path(unfinished) / file, folder / file)
-        for file in earlier:
-            if file.name not in files:
-                file.unlink()
+        check_folder(place, overwrite)
+        if place.exists():
+            place.rename(old)
+        try:
+            new.rename(place)
+        except BaseException:
+            if old.exists():
+                old.rename(place)
+            raise
     if inputs is None:
         inputs = {name: name for name in names if name != target}
     data: JSON = {"tensors": [str((folder / file).absolute()) for file in files],
                   "inputs": dict(inputs)}
     return data | ({"target": target} if target else {})
+
+
+def check_folder(folder: pathlib.Path, overwrite: bool) -> None:
+    """Raises FileExistsError unless the folder may be replaced."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise FileExistsError(f"{folder} is a file: name a folder")
+        return
+    earlier = [file.name for file in folder.iterdir()]
+    if foreign := [name for name in earlier if not OWN_FILE.fullmatch(name)]:
+        raise FileExistsError(f"{folder} holds files that write_data did not write, such as {min(foreign)}: "
+                              "name another folder")
+    if earlier and not overwrite:
+        raise FileExistsError(f"{folder} is not empty: name another folder, or pass overwrite=True to replace an "
+                              "earlier write_data")
 
 
 def samples(dataset: Iterable[Any], columns: Sequence[str] | None) -> Iterator[Row]:

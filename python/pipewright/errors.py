@@ -10,5 +10,9 @@ class Error(RuntimeError):
         self.code = code
 
 
+class MissingPackage(Error, FileNotFoundError):
+    """A path is not a package. Also a FileNotFoundError, as of a file that is opened."""
+
+
 class ExportError(ValueError):
     """A model or a PyTorch pipeline cannot be exported. The text says what to try."""

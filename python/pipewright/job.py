@@ -71,11 +71,13 @@ def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:
     return content
 
 
-def encode(value: Any) -> str:
-    """Returns a path as text. Raises TypeError for what a job cannot hold."""
+def encode(value: Any) -> Any:
+    """Returns a path as text, and a number of numpy or torch as Python's. Raises TypeError for what a job cannot hold."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"a job cannot hold a {type(value).__name__}: name losses and optimizers "
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"a job cannot hold a value of type {type(value).__name__}: name losses and optimizers "
                     "(loss=\"cross_entropy\"), and write data to files (pipewright.write_data)")
 
 

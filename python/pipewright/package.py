@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pipewright import programs
+from pipewright.errors import MissingPackage
 from pipewright.exporting import export, split_text
 from pipewright.job import JSON, Job, read_json
 from pipewright.job import write as write_job
@@ -47,8 +48,8 @@ class Package:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", pathlib.Path(self.path))
         if not (self.path / "manifest.json").is_file():
-            raise FileNotFoundError(f"{self.path} is not a package: it has no manifest.json "
-                                    "(pipewright.compile makes packages)")
+            raise MissingPackage(f"{self.path} is not a package: it has no manifest.json "
+                                 "(pipewright.compile makes packages)")
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -140,8 +141,10 @@ def compile(model: torch.nn.Module | Path, output: Path | None = None, *,
         if args is None and kwargs is None:
             raise TypeError("compile(model, args=(x,)): a module needs an example of its inputs, as args or kwargs")
         with tempfile.TemporaryDirectory() as folder:
-            file = export(model, args or (), pathlib.Path(folder) / "model.pt2", kwargs=kwargs, split=split)
+            file = export(model, () if args is None else args, pathlib.Path(folder) / "model.pt2", kwargs=kwargs, split=split)
             return compile(file, output or "model.pkg", ranks=ranks, **options)
+    if args is not None or kwargs is not None:
+        raise TypeError(f"compile({os.fspath(model)!r}): a file was exported with its inputs: leave out args and kwargs")
     output = pathlib.Path(output or pathlib.Path(model).with_suffix(".pkg"))
     text = None if split is None else split_text(split)
     programs.run("pipewright", "compile", model,

@@ -18,7 +18,7 @@
 #include "runtime/module/module_code.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/module/table_uses.h"
-#include "runtime/module/written_parameters.h"
+#include "runtime/module/written_weights.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
@@ -85,7 +85,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
   torch::jit::Inline(*module.graph);
   if (runs) {
-    for (const WrittenParameter& written : WrittenParameters(*module.graph, info))
+    for (const WrittenWeight& written : WrittenWeights(*module.graph, info, WeightKind::kParameter))
       module.written_parameters.push_back(written.name);
     module.kept_parts = KeptParts(info, *module.graph);
     CheckStatistics(*module.graph);

@@ -20,7 +20,7 @@ struct LoadedModule {
   int return_line = 0;              // the line of forward's last return; 0: it has none at its end
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
   std::vector<size_t> buffers;      // indices of weights that forward may write to
-  // Parameters that forward writes to: it must run once a microbatch (written_parameters.h).
+  // Parameters that forward writes to: it must run once a microbatch (written_weights.h).
   std::vector<std::string> written_parameters;
   // For each weight: the factor by which a microbatch scales running statistics; unset for others.
   std::vector<std::optional<double>> kept_parts;

@@ -23,7 +23,7 @@
 #include "passes/graph/memory.h"
 #include "passes/graph/model.h"
 #include "passes/split/show_writes.h"
-#include "runtime/module/written_parameters.h"
+#include "runtime/module/written_weights.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -98,7 +98,7 @@ std::string LineWith(const std::string& file, const std::string& text) {
 // parameters, and requires_grad_ within forward.
 void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
                               const std::string& file) {
-  for (const WrittenParameter& written : WrittenParameters(graph, info))
+  for (const WrittenWeight& written : WrittenWeights(graph, info, WeightKind::kParameter))
     if (written.unseen)
       throw Error(LineOf(written.node, file),
                   std::string("torch.") + written.node->kind().toUnqualString() +

@@ -30,6 +30,15 @@ std::string Refusal(NetImpl::Rest rest, const TraceOptions& options = {}) {
   return ErrorOf([&] { Trace(net, {torch::rand({2, 3})}, options); });
 }
 
+// Returns the operation that is recorded for one number of samples only.
+std::string PlaceOf(const std::string& refusal) {
+  const std::string begin = "traced model: ", end = " is recorded for 2 samples only: ";
+  const size_t at = refusal.find(end);
+  return at == std::string::npos ? refusal : refusal.substr(begin.size(), at - begin.size());
+}
+
+std::string Place(NetImpl::Rest rest) { return PlaceOf(Refusal(std::move(rest))); }
+
 TEST(Trace, OperationsOnAnyNumberOfSamplesAreRecorded) {
   EXPECT_EQ(Refusal([](const auto&, const auto& h) { return h.view({-1, 3}).flatten(1); }), "");
   EXPECT_EQ(Refusal([](const auto&, const auto& h) { return torch::dropout(h, 0.5, true); }), "");
@@ -39,24 +48,113 @@ TEST(Trace, OperationsOnAnyNumberOfSamplesAreRecorded) {
 
 TEST(Trace, ANumberOfSamplesThatIsRecordedIsRefused) {
   const NetImpl::Rest mean = [](const auto& x, const auto& h) { return h.sum() / x.size(0); };
+  EXPECT_EQ(Place(mean), "aten::div");
   const std::string refusal = Refusal(mean);
   EXPECT_EQ(refusal.substr(0, refusal.find('\n')),
             "traced model: aten::div is recorded for 2 samples only: with twice as many, "
             "forward computes something else");
   EXPECT_NE(refusal.find("TraceOptions::fixed_batch"), std::string::npos);
   EXPECT_EQ(Refusal(mean, {.inputs = {}, .fixed_batch = true}), "");
-  const auto first = [](const std::string& text) { return text.substr(0, text.find(" is rec")); };
-  EXPECT_EQ(first(Refusal([](const auto& x, const auto& h) {
-              return h.view({x.size(0), 3});
-            })).find("traced model: aten::view"),
-            0u);
-  EXPECT_NE(Refusal([](const auto& x, const auto& h) {
+  EXPECT_EQ(Place([](const auto& x, const auto& h) { return h.view({x.size(0), 3}); }),
+            "aten::view");
+  EXPECT_EQ(Place([](const auto& x, const auto& h) {
               torch::Tensor sum = h[0];
               for (int64_t i = 1; i < x.size(0); ++i) sum = sum + h[i];
               return sum;
             }),
-            "")
+            "prim::Constant")
       << "the loop is unrolled";
+}
+
+// The operations and constants are the same, but not what they take.
+TEST(Trace, ValuesThatANumberOfSamplesChoosesAreRefused) {
+  EXPECT_EQ(Place([](const auto& x, const auto& h) { return x.size(0) > 2 ? h - x : x - h; }),
+            "aten::sub");
+  EXPECT_EQ(Place([](const auto& x, const auto& h) {
+              const torch::Tensor a = h.relu(), b = h.tanh();
+              return x.size(0) > 2 ? torch::stack({a, b}) : torch::stack({b, a});
+            }),
+            "prim::ListConstruct");
+  torch::nn::Linear a(3, 3), b(3, 3);
+  Net net([&](const auto& x, const auto& h) { return (x.size(0) > 2 ? a : b)->forward(h); });
+  net->register_module("a", a);
+  net->register_module("b", b);
+  EXPECT_EQ(PlaceOf(ErrorOf([&] { Trace(net, {torch::rand({2, 3})}); })).find("prim::GetAttr"), 0u);
+}
+
+// Inputs that are no samples: a scalar, a mask of as many rows as the example, weights of classes.
+struct WithMaskImpl : torch::nn::Module {
+  explicit WithMaskImpl(bool reads) : reads(reads) {}
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask,
+                        const torch::Tensor& scale) {
+    const torch::Tensor h = torch::matmul(mask, x) * scale;
+    return reads ? h.sum() / x.size(0) : h.mean();
+  }
+  bool reads;
+};
+TORCH_MODULE(WithMask);
+
+TEST(Trace, InputsThatAreNoSamplesDoNotEndTheCheck) {
+  const std::vector<at::Tensor> inputs = {torch::rand({2, 2, 3}), torch::rand({2, 2}),
+                                          torch::tensor(2.0)};
+  WithMask good(false), wrong(true);
+  EXPECT_TRUE(Trace(good, inputs).notes.empty());
+  EXPECT_EQ(PlaceOf(ErrorOf([&] { Trace(wrong, inputs); })), "aten::div");
+  // A mask that may not have more rows, but has as many as there are samples.
+  const std::vector<at::Tensor> other = {torch::rand({3, 2}), torch::rand({3}), torch::tensor(2.0)};
+  const auto traced = [&](bool reads) {
+    torch::nn::Linear layer(2, 3);
+    return ErrorOf([&] {
+      EXPECT_TRUE(TraceCall(*layer, other, [&](const std::vector<at::Tensor>& given) {
+                    const at::Tensor h = layer->forward(given[0]) * given[1] * given[2];
+                    return reads ? h.sum() / given[0].size(0) : h.mean();
+                  }).notes.empty());
+    });
+  };
+  EXPECT_EQ(traced(false), "");
+  EXPECT_EQ(traced(true).find("traced model: aten::div is recorded for 3 samples only"), 0u);
+}
+
+TEST(Trace, ANumberOfSamplesThatCannotBeCheckedIsNoted) {
+  const auto notes = [](NetImpl::Rest rest, const torch::Tensor& x) {
+    Net net(std::move(rest));
+    return Trace(net, {x}).notes;
+  };
+  const torch::Tensor table = torch::rand({2, 3});
+  const std::vector<std::string> failed =
+      notes([&](const auto&, const auto& h) { return h + table; }, torch::rand({2, 3}));
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0],
+            "Trace could not check whether the recorded model holds for another number of samples "
+            "than the example's: forward does not run on twice as many: The size of tensor a (4) "
+            "must match the size of tensor b (2) at non-singleton dimension 0; give every "
+            "microbatch as many samples as the example");
+  EXPECT_TRUE(notes([](const auto&, const auto& h) { return h; }, torch::rand({2, 3})).empty());
+}
+
+TEST(Trace, WhatChangesFromCallToCallIsRefused) {
+  int calls = 0;
+  const std::string refusal = Refusal([&](const auto&, const auto& h) { return h * ++calls; });
+  EXPECT_EQ(refusal,
+            "traced model: aten::mul differs from call to call: on the same inputs, forward "
+            "computes something else the second time\n  do not read in C++ what changes between "
+            "calls, such as buffers and random numbers (item(), branches): compute with tensors, "
+            "as torch::where does");
+  torch::nn::BatchNorm1d average(torch::nn::BatchNormOptions(3).momentum(std::nullopt));
+  Net net([&](const auto&, const auto& h) { return average->forward(h); });
+  net->register_module("average", average);
+  const std::string cumulative =
+      ErrorOf([&] { Trace(net, {torch::rand({2, 3})}, {.inputs = {}, .fixed_batch = true}); });
+  EXPECT_NE(cumulative.find("aten::batch_norm in average differs from call to call"),
+            std::string::npos)
+      << cumulative;
+}
+
+TEST(Trace, ExpandedBuffersAndNanAreTaken) {
+  Net net([](const auto&, const auto& h) { return h * NAN; });
+  net->register_buffer("expanded", torch::rand({1, 3}).expand({4, 3}));
+  net->register_buffer("nan", torch::full({1}, NAN).expand({4}));
+  EXPECT_EQ(ErrorOf([&] { Trace(net, {torch::rand({2, 3})}); }), "");
 }
 
 TEST(Trace, TheFirstStateOfAnRnnMustComeFromItsInput) {
@@ -69,11 +167,17 @@ TEST(Trace, TheFirstStateOfAnRnnMustComeFromItsInput) {
     net->register_module("gru", gru);
     return ErrorOf([&] { Trace(net, {torch::rand({2, 3})}); });
   };
-  EXPECT_NE(
-      refused([&](const auto&, const auto& h) { return std::get<0>(lstm->forward(steps(h))); }),
-      "");
-  EXPECT_NE(
-      refused([&](const auto&, const auto& h) { return std::get<0>(gru->forward(steps(h))); }), "");
+  EXPECT_EQ(PlaceOf(refused(
+                [&](const auto&, const auto& h) { return std::get<0>(lstm->forward(steps(h))); })),
+            "aten::zeros");
+  EXPECT_EQ(PlaceOf(refused(
+                [&](const auto&, const auto& h) { return std::get<0>(gru->forward(steps(h))); })),
+            "aten::zeros");
+  EXPECT_EQ(refused([&](const auto&, const auto& h) {
+              const torch::Tensor first = torch::zeros_like(h).unsqueeze(0);
+              return std::get<0>(lstm->forward(steps(h), std::make_tuple(first, first)));
+            }),
+            "");
   EXPECT_EQ(refused([&](const auto&, const auto& h) {
               return std::get<0>(gru->forward(steps(h), torch::zeros_like(h).unsqueeze(0)));
             }),

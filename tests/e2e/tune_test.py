@@ -4,7 +4,37 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import SGD, Case, export_gpt, gpt, pipewright, run_ranks, token_job, torch
+from support import (SGD, Case, Statistics, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
+                     token_job, torch)
+
+
+class Average(torch.nn.Module):
+    """Keeps a moving average, which replicas cannot merge, and a table, which forward only reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+        self.register_buffer("average", torch.zeros(6))
+        self.register_buffer("table", torch.ones(6))
+
+    def forward(self, x):
+        x = self.first(x) * self.table
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(0.1 * x.mean(0))
+        pipe_split()
+        return self.last(x)
+
+
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+        self.register_buffer("table", torch.ones(6))
+
+    def forward(self, x, y):
+        x = torch.tanh(self.first(x) * self.table)
+        pipe_split()
+        return (self.last(x) - y).square().mean()
 
 
 class Tune(Case):
@@ -15,8 +45,8 @@ class Tune(Case):
         cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "3")
 
     def job(self, **changes):
-        return token_job(optimizer=SGD, schedule="gpipe", microbatches=4, microbatch_size=2, steps=4,
-                         check_shared=None, save="trained.safetensors", **changes)
+        return token_job(**{"optimizer": SGD, "schedule": "gpipe", "microbatches": 4, "microbatch_size": 2, "steps": 4,
+                            "check_shared": None, "save": "trained.safetensors", **changes})
 
     def tune(self, folder, *options, ranks=2, **changes):
         path = self.write_job(self.job(**changes))
@@ -43,6 +73,98 @@ class Tune(Case):
         tuned = load_file(self.path("trained.safetensors"))
         for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
+
+    def weights(self, ranks, job, *options):
+        self.succeed(run_ranks(ranks, "train", self.package, self.path(job), *options, mpi=False))
+        return load_file(self.path("trained.safetensors"))
+
+    def test_exact_keeps_the_bits_of_other_orders(self):
+        """looped-bfs adds the gradients of the last microbatch first, and two replicas add half of them each."""
+        package, self.package = self.package, self.compile("gpt.pt2", "two.pkg", "--ranks", "2")
+        self.addCleanup(setattr, self, "package", package)
+        self.path("both.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [1, 0]}}))
+        self.path("own.csv").write_text("0F0,0F1,0F2,0F3,0B2,0B0,0B1,0B3\n1F0,1F1,1F2,1F3,1B2,1B0,1B1,1B3\n")
+        for schedule, conf in (("looped-bfs", []), ("chimera", ["--conf", self.path("both.json")]), ("own.csv", [])):
+            with self.subTest(schedule):
+                tuned = self.tune("bits", "--no-measure", "--exact", "--force", schedule=schedule)
+                if schedule == "own.csv":
+                    self.assertEqual(tuned.code, 1, tuned.out)
+                    self.assertIn("no schedule is defined for these ranks and microbatches, and has the results of the "
+                                  "job", tuned.out)
+                    continue
+                self.succeed(tuned)
+                self.assertIn("--exact leaves out all schedules that add gradients in another order than " + schedule,
+                              tuned.out)
+                found = json.loads(self.path("bits/report.json").read_text())["candidates"]
+                same = {schedule} if schedule == "looped-bfs" else {schedule, "dualpipe"}
+                self.assertEqual({each["schedule"] for each in found}, same)
+                given = self.weights(2, "job.json", *conf)
+                for other in same - {schedule}:
+                    self.assert_same_tensors(self.weights(2, "job.json", *conf, "--schedule", other), given, other)
+                self.assert_same_tensors(self.weights(found[0]["ranks"], "bits/job.json", "--conf",
+                                                      self.path("bits/conf.json")), given)
+
+    def test_exact_where_gradients_are_added_in_order(self):
+        changes = {"schedule": "looped-bfs", "reduce": "exact"}
+        result = self.tune("ordered", "--no-measure", "--exact", "--candidates", 99, **changes)
+        self.succeed(result)
+        self.assertNotIn("leaves out", result.out)
+        found = json.loads(self.path("ordered/report.json").read_text())["candidates"]
+        self.assertIn("chimera", {each["schedule"] for each in found})
+        self.path("one.json").write_text('{"module_to_stage_map": [0, 0, 0], "stage_to_rank_map": {"0": [0]}}')
+        given = self.weights(1, "job.json", "--conf", self.path("one.json"))
+        self.assert_same_tensors(self.weights(found[0]["ranks"], "ordered/job.json", "--conf",
+                                              self.path("ordered/conf.json")), given)
+
+    def test_exact_with_steps_that_overlap(self):
+        refused = self.tune("overlap", "--no-measure", "--exact", schedule="pipedream")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("--exact: the steps of pipedream overlap, and no other schedule has its results", refused.out)
+        both = self.tune("overlap", "--exact", "--change-microbatch")
+        self.assertEqual(both.code, 2, both.out)
+
+    def notes(self, folder, package, job, *options):
+        self.path("job.json").write_text(json.dumps(job))
+        self.succeed(pipewright("tune", package, self.path("job.json"), "--ranks", 2, "-o", self.path(folder),
+                                "--repeat", 1, "--no-measure", *options))
+        report = json.loads(self.path(f"{folder}/report.json").read_text())
+        return report["notes"], {c["schedule"] for c in report["candidates"] if c["ranks"] == 2}
+
+    def test_replicas_where_forward_writes_buffers(self):
+        torch.manual_seed(0)
+        export(Statistics(), torch.rand(2, 6), self.path("norm.pt2"))
+        export(Average(), torch.rand(2, 6), self.path("average.pt2"))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
+               "optimizer": SGD, "microbatches": 4, "microbatch_size": 4, "schedule": "gpipe"}
+        cases = (("norm", {}, [], "norm.num_batches_tracked", True), ("norm", {"buffers": "merge"}, [], "", None),
+                 ("average", {"buffers": "merge"}, ["--change-microbatch"], "average", False))
+        for number, (name, changes, options, buffer, merges) in enumerate(cases):
+            with self.subTest(name, **changes):
+                package = self.compile(f"{name}.pt2", f"{name}{number}.pkg", "--ranks", "2")
+                notes, schedules = self.notes(f"{name}{number}", package, {**job, **changes}, "--candidates", 99,
+                                              *options)
+                left_out = [note for note in notes if note.startswith("schedules with replicas are left out: ")]
+                self.assertEqual(bool(left_out), bool(buffer), notes)
+                self.assertEqual("chimera" in schedules, not buffer)
+                if buffer:
+                    self.assertIn(f"forward writes to {buffer}, and each replica would keep that of its own "
+                                  "microbatches", left_out[0])
+                    self.assertEqual('"buffers": "merge"' in left_out[0], merges)
+                stays = [note for note in notes if note.startswith("the microbatch stays at 4 samples: forward writes to ")]
+                self.assertEqual(bool(stays), not options, notes)
+
+    def test_replicas_of_a_model_that_computes_its_loss(self):
+        batch = {0: torch.export.Dim("batch", min=1, max=4096)}
+        torch.export.save(torch.export.export(Loss(), (torch.rand(2, 6), torch.rand(2, 3)), strict=False,
+                                              dynamic_shapes=(batch, batch)), self.path("loss.pt2"))
+        package = self.compile("loss.pt2", "loss.pkg", "--ranks", "2")
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x", "y": "y"}}, "loss": {"output": 0},
+               "optimizer": SGD, "microbatches": 4, "microbatch_size": 4, "schedule": "gpipe"}
+        notes, schedules = self.notes("loss", package, job, "--candidates", 99)
+        self.assertIn("chimera", schedules)
+        self.assertIn("the microbatch stays at 4 samples: the model computes its loss, which need not be a mean over "
+                      "samples (--change-microbatch changes it anyway)", notes)
 
     def test_predictions_alone(self):
         result = self.tune("predicted", "--no-measure", "--json", "--exact")

@@ -61,6 +61,12 @@ TEST_F(JobMistakesTest, ChangesCountAsTheRunReadsThem) {
   }
   std::sort(texts.begin(), texts.end());
   EXPECT_EQ(texts, (std::vector<std::string>{"0 schedule:", "0 steps:", "2 optimizer.lr:"}));
+  // The object is not in the file.
+  const std::vector<JobMistake> made =
+      JobMistakes(path_, {"loss=mse", "optimizer.lr=0.1", "validation.steps=1"});
+  ASSERT_EQ(made.size(), 1u);
+  EXPECT_NE(made[0].text.find(": validation: \"data\" and"), std::string::npos) << made[0].text;
+  EXPECT_EQ(made[0].line, 0);
   // A change that cannot be made, and a wrong value beside it.
   const std::vector<JobMistake> wrong = JobMistakes(path_, {"loss=mse", "=2"});
   ASSERT_EQ(wrong.size(), 2u);

@@ -481,24 +481,57 @@ class Data(Python):
         self.assertEqual([str(file) for file in folder.iterdir()], data["tensors"])
         self.assertEqual(self.read(data)["a"].tolist(), [7])
         (folder / "notes.txt").write_text("mine")
-        with self.assertRaisesRegex(FileExistsError, "write_data did not write"):
-            pw.write_data([{"a": 8}], folder, overwrite=True)
+        for overwrite in (True, False):
+            with self.assertRaisesRegex(FileExistsError, "write_data did not write, such as notes.txt: name another folder$"):
+                pw.write_data([{"a": 8}], folder, overwrite=overwrite)
         self.assertEqual(self.read(data)["a"].tolist(), [7])
+
+    def test_overwrite_is_all_or_nothing(self):
+        folder = self.path("swapped")
+        data = pw.write_data([{"a": k} for k in range(9)], folder, file_bytes=16)
+        before, others = sorted(folder.iterdir()), sorted(self.folder.iterdir())
+        rename = pathlib.Path.rename
+
+        def fail_once(path, target):
+            if path.name == "new":
+                raise OSError("no")
+            return rename(path, target)
+
+        with mock.patch.object(pathlib.Path, "rename", fail_once), self.assertRaisesRegex(OSError, "no"):
+            pw.write_data([{"a": 7}], folder, overwrite=True, file_bytes=16)
+        self.assertEqual(sorted(folder.iterdir()), before)
+        self.assertEqual(self.read(data)["a"].tolist(), list(range(9)))
+        self.path("link").symlink_to(folder)
+        pw.write_data([{"a": 7}], self.path("link"), overwrite=True)
+        self.assertEqual([file.name for file in folder.iterdir()], ["part-00000.safetensors"])
+        self.path("link").unlink()
+        self.assertEqual(sorted(self.folder.iterdir()), others)
 
 
 class Mistakes(Python):
     def test_arguments_of_another_type(self):
         cases = {
             "loss=\"cross_entropy\"": lambda: pw.train(self.package, self.job(loss=torch.nn.MSELoss())),
-            "a job cannot hold a Tensor": lambda: pw.train(self.package, self.job(data={"x": self.x})),
+            "a job cannot hold a value of type Tensor": lambda: pw.train(self.package, self.job(data={"x": self.x})),
             r"a tuple of forward's arguments: \(x,\)": lambda: pw.export(net(), self.x, self.path("n.pt2")),
             "maps names of the model's inputs": lambda: pw.infer(self.package, self.x),
+            r"of forward's arguments: \(x,\)": lambda: pw.compile(net(), self.path("n.pkg"), args=self.x[:2]),
+            "leave out args and kwargs": lambda: pw.compile("model.pt2", self.path("n.pkg"), kwargs={"x": self.x}),
             "args or kwargs": lambda: pw.compile(net(), self.path("n.pkg"))}
         for text, call in cases.items():
             with self.subTest(text), self.assertRaisesRegex(TypeError, text):
                 call()
-        with self.assertRaisesRegex(FileNotFoundError, "nowhere.pkg is not a package"):
-            pw.train("nowhere.pkg", self.job())
+        for error in (FileNotFoundError, pw.Error):
+            with self.assertRaisesRegex(error, "nowhere.pkg is not a package"):
+                pw.train("nowhere.pkg", self.job())
+
+    def test_numbers_that_are_not_pythons(self):
+        from pipewright.job import write
+
+        write(self.job(microbatches=torch.tensor(4), steps=(self.x.numpy().dtype.type(8)).astype("int64")),
+              self.path("numbers.json"))
+        job = json.loads(self.path("numbers.json").read_text())
+        self.assertEqual((job["microbatches"], job["steps"]), (4, 8))
 
     def test_inputs_by_keyword(self):
         package = pw.compile(net(), self.path("keywords.pkg"), kwargs={"x": self.x[:2]}, split=["last"])

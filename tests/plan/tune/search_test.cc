@@ -9,6 +9,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "plan/plan_text.h"
+#include "plan/schedules/schedule.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 namespace {
@@ -152,11 +155,39 @@ TEST(Tune, LeavesOutOtherOrdersOfAddition) {
   };
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
   EXPECT_TRUE(schedules(SearchTune(problem, kAll)).count("looped-bfs"));
-  problem.in_order = true;
+  problem.order = StageOrder{{{0, 1, 2, 3}, {0, 1, 2, 3}}};
   const std::set<std::string> left = schedules(SearchTune(problem, kAll));
   EXPECT_FALSE(left.count("looped-bfs"));
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv"})
     EXPECT_TRUE(left.count(name)) << name;
+  problem.order = StageOrder{{{0, 1, 2, 3}, {3, 2, 1, 0}}};
+  EXPECT_EQ(schedules(SearchTune(problem, kAll)), std::set<std::string>{"looped-bfs"});
+}
+
+// So a conf for other ranks does not change the bits of a job.
+TEST(Tune, EverySchedulesOrderIsThatOfAllStagesOnAnyRanks) {
+  for (const ScheduleKind& kind : Schedules()) {
+    if (!kind.make) continue;
+    const auto order = [&](int ranks) {
+      return OrderOfStages(MakeSchedule(kind.name, ranks, 0, 8, {}));
+    };
+    EXPECT_TRUE(order(2)) << kind.name;
+    EXPECT_EQ(order(2), order(4)) << kind.name;
+    if (std::string(kind.name) == "chimera") {
+      EXPECT_EQ(order(2)->at(1), (ReplicaOrder{{1, 3, 5, 7}, {1, 3, 5, 7}}));
+    }
+  }
+  EXPECT_EQ(OrderOfStages(ReadPlan("0F0,0F1,0B0,0B1\n1F0,1F1,1B1,1B0\n", "p.csv")), std::nullopt);
+}
+
+// A minibatch of 9 samples in 4 microbatches: 3, 2, 2 and 2.
+TEST(Tune, KeepsUnequalMicrobatches) {
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 9);
+  problem.profiles = {{2, ProfileOf(std::vector<double>(8, 1e-3), 3)}};
+  problem.microbatch_size = 3, problem.microbatches = 4;
+  const TuneResult found = SearchTune(problem, kAll);
+  ASSERT_FALSE(found.best.empty());
+  for (const TuneCandidate& c : found.best) EXPECT_EQ(c.microbatches, 4);
 }
 
 TEST(Tune, KeepsWithinTheMemory) {

@@ -10,12 +10,13 @@
 #include "formats/weights/checkpoint.h"
 #include "runtime/module/stored_weights.h"
 #include "runtime/module/table_uses.h"
-#include "runtime/module/written_parameters.h"
+#include "runtime/module/written_weights.h"
 #include "runtime/trial/check_code.h"
 #include "runtime/trial/lost_gradients.h"
 #include "runtime/trial/quiet_prints.h"
 #include "runtime/trial/traced_sizes.h"
 #include "runtime/trial/trial.h"
+#include "runtime/trial/written_buffers.h"
 #include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
@@ -170,7 +171,8 @@ TEST(WrittenParameters, WithAndWithoutAutogradSeeingIt) {
     auto graph = script.get_method("forward").graph()->copy();
     torch::jit::Inline(*graph);
     std::vector<std::pair<std::string, bool>> found;
-    for (const WrittenParameter& one : WrittenParameters(*graph, SmallManifest().modules[0])) {
+    for (const WrittenWeight& one :
+         WrittenWeights(*graph, SmallManifest().modules[0], WeightKind::kParameter)) {
       EXPECT_EQ(std::string(one.node->kind().toUnqualString()), "clamp_");
       found.emplace_back(one.name, one.unseen);
     }
@@ -182,6 +184,37 @@ TEST(WrittenParameters, WithAndWithoutAutogradSeeingIt) {
   EXPECT_EQ(written("  y = self.scale.clamp_(-1, 1)"), (Found{{"scale", false}}));
   EXPECT_EQ(written("  y = self.scale[1:].clamp_(-1, 1)"), (Found{{"scale", false}}));
   EXPECT_EQ(written("  y = self.scale.data.clamp_(-1, 1)"), (Found{{"scale", true}}));
+}
+
+// A table is only read. A count is the sum of what replicas count, unless the code reads it.
+TEST(WrittenBuffers, AreThoseThatForwardWrites) {
+  using Found = std::vector<std::pair<std::string, bool>>;
+  const auto written = [](const std::string& text, BufferMerge merge) {
+    const std::string package = SmallPackage("buffers.pkg");
+    std::string code = kScaleCode;
+    code.erase(code.find("    scale = self.scale"));
+    code.replace(code.find("__buffers__ = []"), 16, "__buffers__ = [\"b\", ]\n  b : Tensor");
+    WriteFile(package + "/modules/module0.py",
+              code + "    b = self.b\n" + text + "    return torch.mul(x, self.scale)\n");
+    Manifest manifest = SmallManifest();
+    WeightInfo buffer = manifest.modules[0].held[0];
+    buffer.name = "b", buffer.kind = WeightKind::kBuffer, buffer.requires_grad = false;
+    buffer.merge = merge;
+    manifest.modules[0].held.push_back(buffer);
+    Found found;
+    for (const WrittenBuffer& one : WrittenBuffers(package, manifest))
+      found.emplace_back(one.name, one.merges);
+    return found;
+  };
+  EXPECT_EQ(written("    x = torch.mul(x, b)\n", BufferMerge::kMean), Found{});
+  EXPECT_EQ(written("    c = torch.mul_(b, 0.9)\n", BufferMerge::kMean), (Found{{"b", false}}));
+  EXPECT_EQ(written("    c = torch.add_(b, 1)\n", BufferMerge::kMean), (Found{{"b", false}}));
+  EXPECT_EQ(written("    c = torch.add_(b, 1)\n", BufferMerge::kSum), (Found{{"b", true}}));
+  EXPECT_EQ(written("    c = torch.add_(b, 1)\n    x = torch.mul(x, c)\n", BufferMerge::kSum),
+            (Found{{"b", false}}));
+  EXPECT_EQ(written("    c = torch.batch_norm(x, None, None, b, None, True, 0.1, 1e-05, False)\n",
+                    BufferMerge::kUpdates),
+            (Found{{"b", true}}));
 }
 
 TEST(Trial, RunsOnMadeUpNumbersOrSamplesAndSaysWhatFails) {
