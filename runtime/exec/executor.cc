@@ -153,6 +153,31 @@ struct Executor::State {
                   "or cut elsewhere");
   }
 
+  // Times a computation on a device, which has to wait for everything that was launched before.
+  template <class Compute>
+  auto Marked(Compute compute) {
+    if (marks.back().first < 0) marks.back().first = body.Mark();
+    auto results = compute();
+    marks.back().second = body.Mark();
+    return results;
+  }
+
+  // Replaces the host's times by those of the device.
+  void ReadMarks() {
+    const bool on_device =
+        std::any_of(marks.begin(), marks.end(), [](const auto& m) { return m.first >= 0; });
+    double reached = trace.empty() ? 0 : trace[0].start;
+    for (size_t i = 0; on_device && i < trace.size(); ++i) {
+      TraceEvent& event = trace[i];
+      const auto [begin, end] = marks[i];
+      event.start = begin < 0 ? reached : std::max(reached, body.Moment(begin));
+      event.end = begin < 0 ? reached : std::max(event.start, body.Moment(end));
+      event.waited = 0;
+      reached = event.end;
+    }
+    marks.clear();
+  }
+
   void Forward(int stage, int microbatch) {
     std::vector<Bundle> inputs;
     inputs.reserve(list.edges.in[stage].size());
@@ -160,7 +185,8 @@ struct Executor::State {
     const std::vector<int>& out = list.edges.out[stage];
     ReleaseSent();
     transport.BeginCompute();
-    std::vector<Bundle> outputs = body.Forward(stage, microbatch, std::move(inputs));
+    std::vector<Bundle> outputs =
+        Marked([&] { return body.Forward(stage, microbatch, std::move(inputs)); });
     CheckCount(outputs.size(), out.size());
     for (size_t i = 0; i < out.size(); ++i) Put(out[i], microbatch, false, std::move(outputs[i]));
   }
@@ -169,7 +195,7 @@ struct Executor::State {
     std::vector<Bundle> gradients;
     if (kind == ActionKind::kWeightGrad) {
       transport.BeginCompute();
-      CheckCount(body.Backward(kind, stage, microbatch, std::move(gradients)).size(), 0);
+      CheckCount(Marked([&] { return body.Backward(kind, stage, microbatch, {}); }).size(), 0);
       return;
     }
     gradients.reserve(list.gradients.out[stage].size());
@@ -177,7 +203,8 @@ struct Executor::State {
     const std::vector<int>& in = list.gradients.in[stage];
     ReleaseSent();
     transport.BeginCompute();
-    std::vector<Bundle> results = body.Backward(kind, stage, microbatch, std::move(gradients));
+    std::vector<Bundle> results =
+        Marked([&] { return body.Backward(kind, stage, microbatch, std::move(gradients)); });
     CheckCount(results.size(), in.size());
     for (size_t i = 0; i < in.size(); ++i) Put(in[i], microbatch, true, std::move(results[i]));
   }
@@ -304,7 +331,8 @@ struct Executor::State {
         reducer.Finish();
         WaitForSends(a.stage);
         transport.BeginCompute();
-        return body.Step(a.stage);
+        Marked([&] { return body.Step(a.stage), 0; });
+        return;
       case ActionKind::kLoad:
         transport.BeginCompute();
         return body.Load(a.stage);
@@ -326,6 +354,7 @@ struct Executor::State {
 
   void RunStep(int64_t step, bool last) {
     trace.clear();
+    marks.clear();
     double start = Now();
     // Set for each run, because a body may serve several executors.
     body.OnReady(last ? [this](int group) { reducer.BeginEarly(group); }
@@ -337,6 +366,7 @@ struct Executor::State {
       if (update && !last) continue;
       status.Begin(step, static_cast<int>(i), a.stage, a.microbatch, entry.text, start);
       waited = 0;
+      marks.emplace_back(-1, -1);
       try {
         transport.BeginAction(step, static_cast<int>(i));
         // Also lets the transport make progress before work that may take long.
@@ -373,6 +403,7 @@ struct Executor::State {
   const int steps;  // in the plan
   double waited = 0;
   std::vector<TraceEvent> trace;
+  std::vector<std::pair<int, int>> marks;  // by event of `trace`, until they are read
 };
 
 Executor::Executor(const Plan& plan, const StageGraph& graph,
@@ -384,6 +415,9 @@ Executor::~Executor() = default;
 
 void Executor::RunStep(int64_t step, bool last) { state_->RunStep(step, last); }
 
-const std::vector<TraceEvent>& Executor::trace() const { return state_->trace; }
+const std::vector<TraceEvent>& Executor::trace() const {
+  state_->ReadMarks();
+  return state_->trace;
+}
 
 }  // namespace pipewright

@@ -55,6 +55,11 @@ class StageBody {
 
   virtual void Step(int stage) = 0;  // runs the optimizer step of one stage
 
+  // Mark a moment in what the body computes on a device, and return when the device reached it, in
+  // seconds on the steady clock. By default the host computes, and its own clock is used (-1).
+  virtual int Mark() { return -1; }
+  virtual double Moment(int /*mark*/) { return 0; }
+
   // Called before a Forward or Backward whose action names a weight version, which is the number of
   // STEPs of this stage that precede it in the list. The default throws an error: only one version
   // is kept.
@@ -123,7 +128,8 @@ class Executor {
   // run: REDUCE_GRAD and STEP are then skipped.
   void RunStep(int64_t step, bool last = true);
 
-  // Returns the events of the last step, in order.
+  // Returns the events of the last step, in order. With a device, times are those of its computes,
+  // and transfers take none. Waits for it if it has not finished them.
   const std::vector<TraceEvent>& trace() const;
 
  private:

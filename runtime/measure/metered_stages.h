@@ -46,6 +46,8 @@ class MeteredStages : public StageBody {
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
+  int Mark() override { return body_.Mark(); }
+  double Moment(int mark) override { return body_.Moment(mark); }
   void UseVersion(int stage, int version) override;
   void Load(int stage) override;
   void Evict(int stage) override;

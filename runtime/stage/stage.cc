@@ -52,6 +52,7 @@ TorchStages::State::State(const StageSettings& s)
       conf(s.run.conf),
       graph(s.run.graph),
       device(s.device),
+      clock(s.device),
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
       receive_buffers(memory, device),
       training(s.options.training),
@@ -193,6 +194,7 @@ TorchStages::~TorchStages() = default;
 void TorchStages::SetStep(Microbatches& source, int64_t step, int64_t count) {
   State& s = *state_;
   s.late.Read();  // of a step that was not finished
+  s.clock.Begin();
   s.source = &source;
   s.step = step;
   s.versions.clear();
@@ -449,6 +451,9 @@ void TorchStages::Copy(const Bundle& into, const Bundle& from) { GradientSums::C
 void TorchStages::OnReady(std::function<void(int)> ready) {
   state_->gradients.OnReady(std::move(ready));
 }
+
+int TorchStages::Mark() { return state_->clock.Mark(); }
+double TorchStages::Moment(int mark) { return state_->clock.Moment(mark); }
 
 void TorchStages::Load(int stage) {
   if (!state_->offloaded) return StageBody::Load(stage);

@@ -137,6 +137,8 @@ class TorchStages : public StageBody {
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
+  int Mark() override;
+  double Moment(int mark) override;
   // A step changes copies while the previous weights are still needed.
   void UseVersion(int stage, int version) override;
   void Load(int stage) override;

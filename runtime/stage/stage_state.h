@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/stage/device_clock.h"
 #include "runtime/stage/edges.h"
 #include "runtime/stage/gradient_sums.h"
 #include "runtime/stage/island.h"
@@ -57,6 +58,7 @@ struct TorchStages::State {
   const Conf& conf;
   const StageGraph& graph;
   const at::Device device;    // on which the modules compute; messages lie in host memory
+  DeviceClock clock;
   const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation

@@ -82,8 +82,8 @@ static int Run(const std::string& mode, Transport& transport) {
   if (mode == "vote late") Vote(transport, "saving", transport.rank() == 0 ? "disk full" : "");
   // A receive without a sender, and an error that all ranks have.
   if (mode == "vote with transfers") {
-    transport.Recv((transport.rank() + 1) % 3, 1, body.Allocate(0, 0, false, 0));
-    transport.Send((transport.rank() + 1) % 3, 2, body.Allocate(0, 0, false, 0));
+    transport.Recv((transport.rank() + 1) % 3, 1, body.Allocate(0, 0, false, 0, false));
+    transport.Send((transport.rank() + 1) % 3, 2, body.Allocate(0, 0, false, 0, false));
     Vote(transport, "saving", "disk full");
   }
   return kSuccess;

@@ -30,7 +30,7 @@ struct Counted {
 
 std::vector<SlotMemory::Part> Parts(const std::vector<TensorSpec>& specs) {
   std::vector<SlotMemory::Part> parts;
-  for (const TensorSpec& spec : specs) parts.push_back({&spec});
+  for (const TensorSpec& spec : specs) parts.push_back({{&spec}});
   return parts;
 }
 
@@ -144,7 +144,7 @@ TEST(SlotMemory, ABlockGrowsToTheLargestMessage) {
       {{at::kFloat, {2, 3}}, 24}, {{at::kFloat, {5, 3}}, 60}, {{at::kFloat, {0, 3}}, 60},
       {{at::kHalf, {5, 3}}, 60},  {{at::kDouble, {5, 3}}, 120}, {{at::kBool, {}}, 120}};
   for (const auto& [spec, held] : messages) {
-    const Bundle message = slots.Receive({0, true, 3}, {&spec});
+    const Bundle message = slots.Receive({0, true, 3}, {{&spec}});
     const at::Tensor& tensor = TensorsOf(message)[0];
     EXPECT_EQ(tensor.sizes(), spec.sizes);
     EXPECT_EQ(tensor.scalar_type(), spec.type);
@@ -159,14 +159,14 @@ TEST(SlotMemory, ABlockGrowsToTheLargestMessage) {
 TEST(SlotMemory, ATensorThatIsResizedLeavesTheSlot) {
   SlotMemory slots(nullptr);
   const TensorSpec spec = {at::kFloat, {4}};
-  Bundle message = slots.Receive({0, false, 0}, {&spec});
+  Bundle message = slots.Receive({0, false, 0}, {{&spec}});
   void* const address = message.regions[0].data;
   at::Tensor tensor = TensorsOf(message)[0];
   tensor.fill_(1).resize_({1000});
   EXPECT_NE(tensor.data_ptr(), address);
   EXPECT_EQ(tensor[3].item<float>(), 1);
   message = {};
-  EXPECT_EQ(slots.Receive({0, false, 0}, {&spec}).regions[0].data, address);
+  EXPECT_EQ(slots.Receive({0, false, 0}, {{&spec}}).regions[0].data, address);
 }
 
 // A thread of a transport may be the last to release a message.
@@ -174,13 +174,13 @@ TEST(SlotMemory, AnotherThreadMayReleaseAMessage) {
   SlotMemory slots(nullptr);
   const TensorSpec spec = {at::kInt, {1024}};
   for (int i = 0; i < 200; ++i) {
-    Bundle message = slots.Receive({0, false, 0}, {&spec});
+    Bundle message = slots.Receive({0, false, 0}, {{&spec}});
     TensorsOf(message)[0].fill_(i);
     std::thread reader([message = std::move(message), i] {
       EXPECT_TRUE(TensorsOf(message)[0].eq(i).all().item<bool>());
     });
     message = {};
-    TensorsOf(slots.Receive({0, false, 0}, {&spec}))[0].fill_(-1);
+    TensorsOf(slots.Receive({0, false, 0}, {{&spec}}))[0].fill_(-1);
     reader.join();
   }
   EXPECT_LE(slots.allocations(), 4);

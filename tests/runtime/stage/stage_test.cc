@@ -156,7 +156,7 @@ TEST(TorchStages, MessagesHaveTheSizesOfTheirMicrobatch) {
       const Bundle sent = body.Forward(0, m, {}).at(0);
       for (bool backward : {false, true}) {
         EXPECT_EQ(body.MessageBytes(0, m, backward), bytes);
-        const Bundle room = body.Allocate(0, m, backward, 0);
+        const Bundle room = body.Allocate(0, m, backward, 0, false);
         EXPECT_EQ(SizeMismatch(sent, room), "");
         EXPECT_EQ(TotalBytes(room), static_cast<size_t>(bytes));
       }

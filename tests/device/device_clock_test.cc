@@ -1,0 +1,36 @@
+#include "runtime/stage/device_clock.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "runtime/exec/clock.h"
+
+namespace pipewright {
+namespace {
+
+TEST(DeviceClock, TheCpuNeedsNoMarks) {
+  DeviceClock clock(at::kCPU);
+  clock.Begin();
+  EXPECT_EQ(clock.Mark(), -1);
+}
+
+TEST(DeviceClock, MomentsAreThoseOfTheDevice) {
+  DeviceClock clock(at::Device("sim:0"));
+  for (int round = 0; round < 2; ++round) {
+    clock.Begin();
+    const double before = Now();
+    const int begin = clock.Mark();
+    at::Tensor x = at::ones({300, 300}, at::device(at::Device("sim:0")));
+    for (int i = 0; i < 20; ++i) x = at::mm(x, x).div(300);
+    const int end = clock.Mark();
+    EXPECT_EQ(begin, 0);
+    EXPECT_EQ(end, 1);
+    const double start = clock.Moment(begin), stop = clock.Moment(end), after = Now();
+    EXPECT_GE(start, before);
+    EXPECT_GT(stop, start);
+    EXPECT_LE(stop, after);
+  }
+}
+
+}  // namespace
+}  // namespace pipewright
