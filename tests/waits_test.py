@@ -14,11 +14,15 @@ BLOCKS = re.compile(
     r"(All)?(gather|reduce|toall)|Scatter|Allgather|Allreduce|Alltoall)\w*\(|"
     r"\bwait(_for|_until)?\(|\.join\(\)|\bsleep_(for|until)\(|\bu?sleep\(|\bnanosleep\(|"
     r"\bpoll\(&|\bwaitpid\(|\bsigtimedwait\(|\bflock\(|\blockf\(|\bF_(OFD_)?SETLKW\b|"
-    r"std::getline\(std::cin|\bstd::(barrier|latch|\w*semaphore)\b|\.Wait\(|->Wait\(")
+    r"std::getline\(std::cin|\bstd::(barrier|latch|\w*semaphore)\b|\.Wait\(|->Wait\(|"
+    r"\bsynchronize\w*\(")
 
 # Maps a file to its number of blocking calls, and why the watchdog need not know more.
 KNOWN = {
     "runtime/exec/transport.cc": (1, "WaitUntil says what it waits for"),
+    "runtime/exec/transport.h": (1, "for transports that wrap another: within WaitFor"),
+    "runtime/links/nccl_transport.cc": (2, "the first use of each link; the end of the run"),
+    "runtime/stage/device_clock.cc": (1, "an event that the device reaches by itself"),
     "runtime/transport/thread_transport.cc":
         (5, "WaitFor and AllGather say it; the others are the monitor's and the end of the run"),
     "runtime/transport/mpi_transport.cc":
