@@ -4,6 +4,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -12,16 +13,26 @@
 namespace pipewright {
 
 Accelerators AcceleratorsHere() {
+  // CUDA lets streams share queues if there are more of them, and a receive at the head of a queue
+  // would hold up the computation that its sender waits for. Read when CUDA starts.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   const auto type = at::getAccelerator(/*checked=*/false);
   if (!type) return {};
   return {c10::DeviceTypeName(*type, /*lower_case=*/true), at::accelerator::deviceCount()};
 }
 
-PlaceOnHost PlaceOf(int rank, int ranks, const std::vector<std::string>& hosts) {
-  if (hosts.empty()) return {rank, ranks};
-  const std::string& own = hosts[static_cast<size_t>(rank)];
-  return {static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank, own)),
-          static_cast<int>(std::count(hosts.begin(), hosts.end(), own))};
+std::vector<std::string> VisibleDevices(Transport& transport) {
+  const char* mine = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> visible = transport.AllGather(mine ? mine : "all");
+  for (size_t r = 0; r < visible.size() && !transport.hosts().empty(); ++r)
+    visible[r] = transport.hosts()[r] + " " + visible[r];
+  return visible;
+}
+
+PlaceOnHost PlaceOf(int rank, const std::vector<std::string>& visible) {
+  const std::string& own = visible[static_cast<size_t>(rank)];
+  return {static_cast<int>(std::count(visible.begin(), visible.begin() + rank, own)),
+          static_cast<int>(std::count(visible.begin(), visible.end(), own))};
 }
 
 static std::string Present(const Accelerators& accelerators) {

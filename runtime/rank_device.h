@@ -24,12 +24,17 @@ struct AskedDevice {
   bool own = false;   // it was given to this rank by name, not to all ranks
 };
 
-// The ranks on one host, from 0, of which this is number `local` of `count`.
+// Returns what tells apart the devices that ranks see, by rank: their hosts (Transport::hosts;
+// empty: all ranks are on one), and the devices that a launcher has made visible to each
+// (CUDA_VISIBLE_DEVICES). Two ranks for which it is equal mean the same device by the same name.
+// Collective.
+std::vector<std::string> VisibleDevices(Transport& transport);
+
+// The ranks that see the same devices, of which this is number `local` of `count`, from 0.
 struct PlaceOnHost {
   int local = 0, count = 1;
 };
-// `hosts`: the host of each rank (Transport::hosts); empty: all ranks are on one.
-PlaceOnHost PlaceOf(int rank, int ranks, const std::vector<std::string>& hosts);
+PlaceOnHost PlaceOf(int rank, const std::vector<std::string>& visible);
 
 // Returns the name of the rank's device, "cpu" or "cuda:1". A rank that may choose takes the device
 // with its number on the host. Throws Error if the device is not there, or if it would have to be

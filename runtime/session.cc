@@ -1,6 +1,7 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 
@@ -150,6 +151,7 @@ void At(const std::string& place, F&& run) {
 void Session::ChooseDevices() {
   const size_t rank = static_cast<size_t>(transport.rank());
   std::string mine;
+  visible_ = VisibleDevices(transport);
   Phase(transport, "choosing devices", [&] {
     AskedDevice asked{options.device, "--device"};
     if (asked.name.empty() && !run.conf.devices.empty())
@@ -159,8 +161,8 @@ void Session::ChooseDevices() {
           true};
     if (asked.name.empty()) asked = {job.device, job.path + ": device"};
     const Accelerators accelerators = AcceleratorsHere();
-    mine = ChooseDevice(asked, PlaceOf(transport.rank(), transport.size(), transport.hosts()),
-                        accelerators, options.share_devices);
+    mine = ChooseDevice(asked, PlaceOf(transport.rank(), visible_), accelerators,
+                        options.share_devices);
     if (mine == "cpu") {
       if (asked.name == "auto" && rank == 0)
         PrintNote("this host has no accelerator, and the run stays on the CPU");
@@ -356,7 +358,7 @@ void Session::MakeLinks() {
                                   [](const auto& name) { return name.rfind("cuda", 0) == 0; });
     if (options.links == DeviceLinks::kAuto && !cuda) return;
     for (const Plan* plan : {&run.plan, &forward_plan_})
-      pairs.merge(PairsOf(*plan, run.graph, devices, transport.hosts()));
+      pairs.merge(PairsOf(*plan, run.graph, devices, visible_));
     if (pairs.empty()) return;
     if (const auto problem = InOrderProblem(run.plan, run.graph))
       throw Error("the plan", "cannot run over NCCL: " + *problem,
@@ -382,6 +384,13 @@ void Session::Start() {
     CheckSharedCopies(run.manifest, run.conf, *stages, run.on_disk, transport);
   });
   DropLoadingCode();
+}
+
+// Lets the watchdog know that the rank waits for its device, if it does.
+void Session::ReadNumbers() {
+  if (OnDevices())
+    Values().WaitUntil([&] { return stages->AwaitsDevice(); }, std::chrono::microseconds(20));
+  stages->ReadNumbers();
 }
 
 void Session::AddBusy() {
@@ -428,7 +437,7 @@ void Session::Step(Microbatches& source, int64_t step) {
       const bool last = i + 1 == minibatches;
       executor_->RunStep(step, last);
       if (last && options.training) stages->MeasureGradients();
-      stages->ReadNumbers();
+      ReadNumbers();
       if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
       GatherLosses(*this);
       KeepLosses(*this);
@@ -457,7 +466,7 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   ProgressHook hook(transport);
   At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
     executor_->RunStep(step);
-    stages->ReadNumbers();
+    ReadNumbers();
   });
   done_ = step + count;
   CheckTrained(step);
@@ -478,7 +487,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     // Validation does not count as a step of the training.
     executor.RunStep(options.training ? done_ : minibatch, /*last=*/!options.training);
-    stages->ReadNumbers();
+    ReadNumbers();
     GatherLosses(*this);
   });
   if (options.training) stages->SetTraining(true);

@@ -99,6 +99,7 @@ class Session {
   std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
   void LoadFirstWeights();
   void MakeExecutor();
+  void ReadNumbers();
   void AddBusy();
   void CheckTrained(int64_t step);
   void Watch(Microbatches& source, int64_t step);
@@ -106,6 +107,7 @@ class Session {
   Plan forward_plan_;  // for a session that trains and validates
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
+  std::vector<std::string> visible_;  // VisibleDevices
   std::unique_ptr<Transport> links_;  // NCCL; null: values travel like everything else
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_

@@ -1,7 +1,6 @@
 #include "tensors/late_numbers.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace pipewright {
@@ -26,15 +25,24 @@ void LateNumbers::Copy(const at::Tensor& number, const Target& target) {
       .narrow(0, place % kPage, 1)
       .copy_(number.detach().reshape({1}).to(at::kDouble), /*non_blocking=*/true);
   targets_.push_back(target);
+  copied_.reset();
   device_ = number.device();
 }
 
+c10::Event& LateNumbers::AfterCopies() {
+  if (!copied_) {
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    copied_.emplace(device_.type());
+    copied_->record(guard.getStream(device_));
+  }
+  return *copied_;
+}
+
+bool LateNumbers::Ready() { return targets_.empty() || AfterCopies().query(); }
+
 void LateNumbers::Read() {
   if (targets_.empty()) return;
-  const c10::impl::VirtualGuardImpl guard(device_.type());
-  c10::Event copied(device_.type());
-  copied.record(guard.getStream(device_));
-  copied.synchronize();
+  AfterCopies().synchronize();
   for (size_t i = 0; i < targets_.size(); ++i)
     Store(pages_[i / kPage].const_data_ptr<double>()[i % kPage], targets_[i]);
   targets_.clear();

@@ -217,6 +217,8 @@ std::string Describe(const Awaited& a) {
       return "the next request" + rank;
     case Awaited::kShards:
       return "the shards of a checkpoint" + rank;
+    case Awaited::kDevice:
+      return "its device";
     case Awaited::kDisk:
       return "its own shards of a checkpoint to be written";
     case Awaited::kWeights:

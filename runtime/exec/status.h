@@ -33,6 +33,7 @@ struct Awaited {
     kTensor,
     kRequest,
     kShards,
+    kDevice,  // its own device, whose transfers depend on others; `microbatch` counts its progress
     // local: these do not depend on another rank
     kDisk,
     kFolder,

@@ -15,7 +15,7 @@ void Transport::WaitFor(const Token& token, const Awaited& awaited) {
   status().WaitFor({});
 }
 
-void Transport::WaitUntil(const std::function<Awaited()>& awaits, std::chrono::milliseconds poll) {
+void Transport::WaitUntil(const std::function<Awaited()>& awaits, std::chrono::microseconds poll) {
   for (Awaited now; (now = awaits()).kind != Awaited::kNothing;) {
     status().WaitFor(now);
     Pending();

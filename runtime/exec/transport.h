@@ -81,7 +81,7 @@ class Transport {
   // Waits for something other than a transfer, such as a file: polls until `awaits` returns
   // kNothing.
   void WaitUntil(const std::function<Awaited()>& awaits,
-                 std::chrono::milliseconds poll = std::chrono::milliseconds(1));
+                 std::chrono::microseconds poll = std::chrono::milliseconds(1));
 
   // Announces that the rank's thread will be busy: background progress, if any, starts now.
   virtual void BeginCompute() {}

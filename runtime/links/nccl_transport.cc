@@ -52,10 +52,16 @@ struct NcclTransport::State {
       : inner(inner_transport), device(rank_device), guard(rank_device.type()) {
     const std::map<std::pair<int, int>, NcclId> ids = MakeIds(pairs);
     // All ranks go through the pairs in the same order, so that none waits for another in a circle.
+    NcclPairs mine;
     for (const auto& pair : pairs)
-      if (pair.first == inner.rank() || pair.second == inner.rank()) Open(pair, ids.at(pair));
-    for (const auto& pair : pairs)
-      if (pair.first == inner.rank() || pair.second == inner.rank()) Use(pair);
+      if (pair.first == inner.rank() || pair.second == inner.rank()) mine.insert(pair);
+    int done = 0;
+    auto progress = [&] {  // NCCL waits for the other rank in its own way
+      inner.status().WaitFor({.kind = Awaited::kDevice, .microbatch = done++});
+    };
+    for (const auto& pair : mine) progress(), Open(pair, ids.at(pair));
+    for (const auto& pair : mine) progress(), Use(pair, done);
+    inner.status().WaitFor({});
   }
 
   // The sender of each pair makes its id.
@@ -89,11 +95,14 @@ struct NcclTransport::State {
     links.emplace(pair, link);
   }
 
-  void Use(const std::pair<int, int>& pair) {
+  void Use(const std::pair<int, int>& pair, int number) {
     const std::shared_ptr<void> byte = DeviceByte();
     Bundle bundle;
     bundle.regions.push_back({byte.get(), 1, true});
-    Launch(links.at(pair), bundle).synchronize();
+    const c10::Event done = Launch(links.at(pair), bundle);
+    inner.WaitUntil([&]() -> Awaited {
+      return done.query() ? Awaited{} : Awaited{.kind = Awaited::kDevice, .microbatch = number};
+    });
   }
 
   std::shared_ptr<void> DeviceByte() {

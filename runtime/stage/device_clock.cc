@@ -6,7 +6,7 @@
 
 namespace pipewright {
 
-void DeviceClock::Begin() { used_ = 0; }
+void DeviceClock::Begin() { used_ = reached_ = 0; }
 
 int DeviceClock::Mark() {
   if (device_.is_cpu()) return -1;
@@ -16,6 +16,11 @@ int DeviceClock::Mark() {
   const c10::impl::VirtualGuardImpl guard(device_.type());
   events_[used_].record(guard.getStream(device_));
   return static_cast<int>(used_++);
+}
+
+int DeviceClock::Reached() {
+  while (reached_ < used_ && events_[reached_].query()) ++reached_;
+  return static_cast<int>(reached_);
 }
 
 double DeviceClock::Moment(int mark) {

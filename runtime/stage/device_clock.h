@@ -16,6 +16,8 @@ class DeviceClock {
   void Begin();
   // Marks a moment in the work of the current stream and returns its number; -1 on the CPU.
   int Mark();
+  // Returns how many marks the device has reached. Never waits.
+  int Reached();
   // Returns when the device reached a mark, in seconds on the steady clock. The device is taken to
   // have reached the first mark when it was made. Waits for the device if it is not there yet.
   double Moment(int mark);
@@ -23,7 +25,7 @@ class DeviceClock {
  private:
   const c10::Device device_;
   std::vector<c10::Event> events_;  // the first `used_` are marks; the others can be used again
-  size_t used_ = 0;
+  size_t used_ = 0, reached_ = 0;
   double first_ = 0;  // when the first mark was made
 };
 

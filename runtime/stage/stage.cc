@@ -208,6 +208,11 @@ LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::MeasureGradients() { state_->updater.Measure(state_->late); }
 
+Awaited TorchStages::AwaitsDevice() {
+  if (state_->late.Ready()) return {};
+  return {.kind = Awaited::kDevice, .microbatch = state_->clock.Reached()};
+}
+
 void TorchStages::ReadNumbers() {
   state_->late.Read();
   for (std::vector<LossTerm>& of_loss : state_->terms)

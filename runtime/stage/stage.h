@@ -91,6 +91,8 @@ class TorchStages : public StageBody {
   // numbers among them.
   void MeasureGradients();
   void ReadNumbers();
+  // Returns what ReadNumbers would wait for: kDevice, or kNothing.
+  Awaited AwaitsDevice();
   // Returns true on the rank that gets all losses after a step: the first replica of the first
   // loss.
   bool has_losses() const;

@@ -21,9 +21,11 @@ StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& 
   std::vector<Seen> seen;
   std::vector<const RankStatus*> left;
   for (const RankStatus& status : ranks) {
-    // Saving all weights may take longer than the limit, so each saved weight counts as progress.
+    // Saving all weights may take longer than the limit, so each saved weight counts as progress;
+    // so does each computation of a device that the host waits for.
     const Awaited& awaits = status.awaits;
-    const int at = awaits.kind == Awaited::kTensor ? -2 - awaits.microbatch : status.entry;
+    const bool counts = awaits.kind == Awaited::kTensor || awaits.kind == Awaited::kDevice;
+    const int at = counts ? -2 - awaits.microbatch : status.entry;
     // The sweeps of a validation all have one step number.
     seen.push_back({status.step, at, status.since});
     if (status.state == RankState::kRunning) left.push_back(&status);

@@ -12,6 +12,7 @@ TEST(DeviceClock, TheCpuNeedsNoMarks) {
   DeviceClock clock(at::kCPU);
   clock.Begin();
   EXPECT_EQ(clock.Mark(), -1);
+  EXPECT_EQ(clock.Reached(), 0);
 }
 
 TEST(DeviceClock, MomentsAreThoseOfTheDevice) {
@@ -29,6 +30,7 @@ TEST(DeviceClock, MomentsAreThoseOfTheDevice) {
     EXPECT_GE(start, before);
     EXPECT_GT(stop, start);
     EXPECT_LE(stop, after);
+    EXPECT_EQ(clock.Reached(), 2);
   }
 }
 

@@ -27,7 +27,10 @@ TEST(LateNumbers, OfADeviceAreThereAfterRead) {
       late.Add(at::full({1, 1}, static_cast<double>(i) + round, at::device(at::Device("sim:0"))),
                &reals[i]);
     late.Add(at::isfinite(at::ones({3}, at::device(at::Device("sim:0")))).all(), &whole);
+    while (!late.Ready()) {
+    }
     late.Read();
+    EXPECT_TRUE(late.Ready());
     for (size_t i = 0; i < reals.size(); ++i)
       ASSERT_EQ(reals[i], static_cast<double>(i) + round) << i;
     EXPECT_EQ(whole, 1);

@@ -71,6 +71,15 @@ class Devices(support.Case):
         self.assertIn("stage 0: modules 0-1 on sim:0\n", result.out)
         self.assertIn("stage 1: modules 2-3 on sim:1\n", result.out)
 
+    def test_a_launcher_may_show_each_rank_its_own_device(self):
+        job, conf = self.write_job(support.token_job(steps=3)), self.conf(2)
+        command = ["mpirun"]
+        for rank in range(2):
+            command += [":"] * (rank > 0) + ["-n", 1, "-x", f"CUDA_VISIBLE_DEVICES={rank}", support.RUN, "train",
+                                             self.package, job, "--conf", conf, "--device", "auto"]
+        result = self.succeed(support.call(command, environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "1"}))
+        self.assertIn("note: ranks 0, 1 on sim:0\n", result.out)
+
     def test_through_host_memory_and_beside_the_cpu(self):
         job = support.token_job(steps=4, optimizer={**support.ADAMW, "clip_norm": 0.1})
         runs = []
@@ -147,6 +156,11 @@ class Nccl(support.Case):
     def test_a_rank_stops(self):
         self.assert_fails(self.run_train("--stall-limit", "5", PIPEWRIGHT_FAULTS="die=1:2:3:stop"),
                           r"rank 1 on [^ ]+ \(pid \d+\) has been stopped for 5 s, and is ended", code=137)
+
+    def test_a_device_hangs(self):
+        result = self.run_train("--stall-limit", "3", FAKE_NCCL_DELAY_US="120000000")
+        self.assert_fails(result, "no rank has come further for [0-9]+ s: every rank waits for another",
+                          "waiting for its device")
 
     def test_a_transfer_fails(self):
         result = self.run_train(FAKE_NCCL_FAIL_AT="9", FAKE_NCCL_FAIL_CODE="6", FAKE_NCCL_FAIL_RANK="1")

@@ -18,17 +18,15 @@ std::string Refusal(const std::string& name, const PlaceOnHost& place, const Acc
   return ErrorOf([&] { Choose(name, place, found); });
 }
 
-TEST(RankDevice, PlacesAreCountedByHost) {
-  const std::vector<std::string> hosts = {"a", "b", "a", "b", "a"};
+TEST(RankDevice, PlacesAreCountedAmongRanksThatSeeTheSame) {
+  const std::vector<std::string> visible = {"a", "b", "a", "b", "a"};
   auto place = [&](int rank) {
-    const PlaceOnHost found = PlaceOf(rank, 5, hosts);
+    const PlaceOnHost found = PlaceOf(rank, visible);
     return std::pair(found.local, found.count);
   };
   EXPECT_EQ(place(0), std::pair(0, 3));
   EXPECT_EQ(place(3), std::pair(1, 2));
   EXPECT_EQ(place(4), std::pair(2, 3));
-  const PlaceOnHost alone = PlaceOf(2, 4, {});
-  EXPECT_EQ(std::pair(alone.local, alone.count), std::pair(2, 4));
 }
 
 TEST(RankDevice, StaysOnTheCpuUnlessAsked) {

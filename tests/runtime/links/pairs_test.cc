@@ -34,10 +34,10 @@ Chain MakeChain(int ranks) {
   return chain;
 }
 
-NcclPairs Pairs(const std::vector<std::string>& devices,
-                const std::vector<std::string>& hosts = {}) {
+NcclPairs Pairs(const std::vector<std::string>& devices, std::vector<std::string> visible = {}) {
   const Chain chain = MakeChain(static_cast<int>(devices.size()));
-  return PairsOf(chain.plan, chain.graph, devices, hosts);
+  visible.resize(devices.size());
+  return PairsOf(chain.plan, chain.graph, devices, visible);
 }
 
 TEST(Pairs, NeighborsOnDevicesInBothDirections) {

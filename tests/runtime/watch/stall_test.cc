@@ -113,6 +113,24 @@ TEST(StallJudge, SavedTensorsAreProgress) {
   EXPECT_TRUE(judge.Look(22, {waits_for(0, 9), waits_for(1, 8)}).fatal);
 }
 
+TEST(StallJudge, ComputationsOfADeviceAreProgress) {
+  auto waits_for_device = [](int rank, int reached) {
+    RankStatus status = At(rank, 5, true);
+    status.awaits = {.kind = Awaited::kDevice, .microbatch = reached};
+    return status;
+  };
+  StallJudge judge({.limit = 3, .report = 3});
+  for (int second = 0; second < 20; ++second)
+    EXPECT_EQ(judge.Look(second, {waits_for_device(0, second / 2), waits_for_device(1, 8)}).report,
+              "");
+  for (int second = 20; second < 22; ++second)
+    judge.Look(second, {waits_for_device(0, 9), waits_for_device(1, 8)});
+  const StallJudge::Verdict verdict =
+      judge.Look(22, {waits_for_device(0, 9), waits_for_device(1, 8)});
+  EXPECT_TRUE(verdict.fatal);
+  EXPECT_NE(verdict.report.find("its device"), std::string::npos) << verdict.report;
+}
+
 // The process itself was stopped, or its host slept.
 TEST(StallJudge, DoesNotCountTimeInWhichNobodyLooked) {
   StallJudge judge({.limit = 3, .report = 3});
