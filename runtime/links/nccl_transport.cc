@@ -153,6 +153,12 @@ struct NcclTransport::State {
     return token;
   }
 
+  // What is launched from now on comes after the transfer, so its memory can be used again.
+  void Finish(const LinkToken& transfer) {
+    transfer.moved->block(Current());
+    std::erase_if(in_flight, [&](const InFlight& one) { return one.token.get() == &transfer; });
+  }
+
   // Releases the memory of transfers that have ended, in the order of the current stream.
   void Release() {
     std::erase_if(in_flight, [&](const InFlight& one) {
@@ -240,7 +246,7 @@ bool NcclTransport::Test(const Token& token) {
   if (!state_->inner.Test(transfer.inner)) return false;
   if (!transfer.moved) return true;
   if (transfer.sends && !transfer.moved->query()) return false;
-  transfer.moved->block(state_->Current());
+  state_->Finish(transfer);
   return true;
 }
 
@@ -248,7 +254,7 @@ void NcclTransport::Wait(const Token& token) {
   const auto& transfer = static_cast<const LinkToken&>(*token);
   state_->CheckLinks();
   WaitIn(state_->inner, transfer.inner);
-  if (transfer.moved) transfer.moved->block(state_->Current());
+  if (transfer.moved) state_->Finish(transfer);
 }
 
 void NcclTransport::BeginCompute() { state_->inner.BeginCompute(); }

@@ -383,6 +383,7 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
     if (loss_job.HasClasses()) late.Add(LossHits(loss_job, leaf.detach(), target), &term.correct);
   }
   if (StopsAtLoss()) late.Read();
+  term.loss = PlainNan(term.loss);
   if (StopsAtLoss() && !std::isfinite(term.loss)) {
     const std::string sample = source->NotFinite(Minibatch(microbatch), Within(microbatch));
     throw Error("loss", "is " + std::to_string(term.loss) + (sample.empty() ? "" : ": " + sample),
@@ -436,7 +437,12 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   std::vector<Bundle> out;
   for (int edge : s.edges_out[stage]) {
     Tensors tensors;
-    for (int id : s.contents[edge].forward) tensors.push_back(ToTensor(values[id]));
+    for (int id : s.contents[edge].forward) {
+      tensors.push_back(ToTensor(values[id]));
+      // The receiver expects it on the device.
+      if (s.value(id).kind == ValueKind::kTensor)
+        tensors.back() = OnDeviceLater(tensors.back(), s.device);
+    }
     out.push_back(MakeMessage(std::move(tensors)));
   }
   return out;
@@ -478,7 +484,10 @@ void TorchStages::Step(int stage) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);
   }
-  if (versioned) s.source->Stepped(s.versions[stage].steps);
+  if (versioned) {
+    ReadNumbers();  // Stepped reports them
+    s.source->Stepped(s.versions[stage].steps);
+  }
 }
 
 }  // namespace pipewright
