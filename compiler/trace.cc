@@ -93,7 +93,7 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
 
 using Call = std::function<c10::IValue(const std::vector<at::Tensor>&)>;
 
-// What a recording needs.
+// Holds what a recording needs.
 struct Recorded {
   torch::nn::Module& module;
   torch::jit::Module& mirror;
@@ -187,7 +187,7 @@ std::string FirstDifference(torch::jit::Graph& graph, torch::jit::Graph& other) 
   return same_values(graph.outputs(), other.outputs()) ? "" : "what forward returns";
 }
 
-// What a call changes.
+// Holds what a call changes.
 struct State {
   std::vector<at::Tensor> buffers;
   at::Tensor random;

@@ -19,7 +19,8 @@ struct TuneProfile {
   Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
 };
 
-// What one replica of a stage does in a step, as far as bits depend on it. Forwards write buffers.
+// Lists what one replica of a stage does in a step, as far as bits depend on it: forwards write
+// buffers.
 struct ReplicaOrder {
   std::vector<int> forwards;   // microbatches
   std::vector<int> additions;  // microbatches whose gradients are added to those of weights

@@ -153,7 +153,7 @@ struct NcclTransport::State {
     return token;
   }
 
-  // What is launched from now on comes after the transfer, so its memory can be used again.
+  // Orders whatever is launched from now on after the transfer, so its memory can be used again.
   void Finish(const LinkToken& transfer) {
     transfer.moved->block(Current());
     std::erase_if(in_flight, [&](const InFlight& one) { return one.token.get() == &transfer; });

@@ -23,7 +23,7 @@ namespace pipewright {
 class OffloadedWeights;  // runtime/stage/offload.h
 struct BodyState;        // runtime/recorded/choose_body.h
 
-// How values travel between devices. kAuto: over NCCL between CUDA devices.
+// Selects how values travel between devices. kAuto uses NCCL between CUDA devices.
 enum class DeviceLinks { kAuto, kNccl, kMpi };
 
 // The options with which a session is opened, besides its job.

@@ -40,7 +40,7 @@ struct FakeGroup {
   uint64_t number = 0;  // among the groups of its communicator
 };
 
-// Of the thread that is in a group.
+// These belong to the thread that is in a group.
 struct OpenGroups {
   int depth = 0;
   int result = kNcclSuccess;  // of the calls in it

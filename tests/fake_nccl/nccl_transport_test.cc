@@ -73,6 +73,24 @@ TEST(NcclTransport, KeepsTheMemoryOfASendUntilItHasLeft) {
   });
 }
 
+TEST(NcclTransport, ARankThatOnlyReceivesKeepsNothing) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    std::vector<std::weak_ptr<void>> owners;
+    for (int i = 0; i < 10; ++i) {
+      const at::Tensor values = Numbers(100, device);
+      if (transport.rank() == 0) {
+        transport.WaitFor(transport.Send(peer, 0, MakeBundle({values})), {});
+        continue;
+      }
+      const Bundle to = MakeBundle({values});
+      owners.push_back(to.owner);
+      transport.WaitFor(transport.Recv(peer, 0, to), {});
+    }
+    for (const std::weak_ptr<void>& owner : owners) EXPECT_TRUE(owner.expired());
+  });
+}
+
 TEST(NcclTransport, HostMemoryNeedsNoLink) {
   OnTwoDevices([](NcclTransport& transport, at::Device) {
     const int peer = 1 - transport.rank();
