@@ -127,7 +127,7 @@ pipewright_library(runtime/stage TORCH BATCH 3
 pipewright_library(runtime/links TORCH USES base plan runtime/exec runtime/nccl)
 pipewright_library(runtime TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights ops
-                        plan plan/lowering plan/run runtime/cpu runtime/data runtime/exec
+                        plan plan/run runtime/cpu runtime/data runtime/exec
                         runtime/links runtime/module runtime/nccl runtime/optimizer
                         runtime/recorded runtime/stage runtime/trial tensors)
 pipewright_library(runtime/measure TORCH BATCH 3

@@ -13,9 +13,6 @@
 namespace pipewright {
 
 Accelerators AcceleratorsHere() {
-  // CUDA lets streams share queues if there are more of them, and a receive at the head of a queue
-  // would hold up the computation that its sender waits for. Read when CUDA starts.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   const auto type = at::getAccelerator(/*checked=*/false);
   if (!type) return {};
   return {c10::DeviceTypeName(*type, /*lower_case=*/true), at::accelerator::deviceCount()};
@@ -29,10 +26,19 @@ std::vector<std::string> VisibleDevices(Transport& transport) {
   return visible;
 }
 
-PlaceOnHost PlaceOf(int rank, const std::vector<std::string>& visible) {
-  const std::string& own = visible[static_cast<size_t>(rank)];
-  return {static_cast<int>(std::count(visible.begin(), visible.begin() + rank, own)),
-          static_cast<int>(std::count(visible.begin(), visible.end(), own))};
+static bool WantsDevice(const AskedDevice& asked) {
+  return !asked.name.empty() && asked.name != "cpu";
+}
+
+PlaceOnHost PlaceOf(size_t rank, const std::vector<std::string>& visible,
+                    const std::vector<AskedDevice>& asked) {
+  PlaceOnHost place{0, 0};
+  for (size_t r = 0; r < visible.size(); ++r) {
+    if (visible[r] != visible[rank] || !WantsDevice(asked[r])) continue;
+    ++place.count;
+    if (r < rank) ++place.local;
+  }
+  return place;
 }
 
 static std::string Present(const Accelerators& accelerators) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <c10/core/Device.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,13 @@ struct AskedDevice {
 // Collective.
 std::vector<std::string> VisibleDevices(Transport& transport);
 
-// The ranks that see the same devices, of which this is number `local` of `count`, from 0.
+// The ranks that see the same devices and want one, of which this is number `local` of `count`,
+// from 0.
 struct PlaceOnHost {
   int local = 0, count = 1;
 };
-PlaceOnHost PlaceOf(int rank, const std::vector<std::string>& visible);
+PlaceOnHost PlaceOf(size_t rank, const std::vector<std::string>& visible,
+                    const std::vector<AskedDevice>& asked);
 
 // Returns the name of the rank's device, "cpu" or "cuda:1". A rank that may choose takes the device
 // with its number on the host. Throws Error if the device is not there, or if it would have to be

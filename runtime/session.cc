@@ -13,21 +13,18 @@
 #include "formats/package/edited_lines.h"
 #include "formats/weights/checkpoint.h"
 #include "ops/op_library.h"
-#include "plan/lowering/in_order.h"
 #include "plan/plan_text.h"
 #include "runtime/cpu/memory_settings.h"
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
 #include "runtime/exec/same_files.h"
-#include "runtime/links/nccl_transport.h"
-#include "runtime/links/pairs.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
-#include "runtime/nccl/nccl_library.h"
 #include "runtime/not_finite.h"
 #include "runtime/rank_device.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/resume.h"
+#include "runtime/session_devices.h"
 #include "runtime/session_losses.h"
 #include "runtime/trial/lost_gradients.h"
 #include "runtime/trial/traced_sizes.h"
@@ -147,42 +144,8 @@ void At(const std::string& place, F&& run) {
 
 }  // namespace
 
-// Chooses the device of every rank. Collective.
-void Session::ChooseDevices() {
-  const size_t rank = static_cast<size_t>(transport.rank());
-  std::string mine;
-  visible_ = VisibleDevices(transport);
-  Phase(transport, "choosing devices", [&] {
-    AskedDevice asked{options.device, "--device"};
-    if (asked.name.empty() && !run.conf.devices.empty())
-      asked = {
-          run.conf.devices[rank],
-          ConfOfRun(options.package, options.conf) + ": rank_to_device_map." + std::to_string(rank),
-          true};
-    if (asked.name.empty()) asked = {job.device, job.path + ": device"};
-    const Accelerators accelerators = AcceleratorsHere();
-    mine = ChooseDevice(asked, PlaceOf(transport.rank(), visible_), accelerators,
-                        options.share_devices);
-    if (mine == "cpu") {
-      if (asked.name == "auto" && rank == 0)
-        PrintNote("this host has no accelerator, and the run stays on the CPU");
-      if (asked.name.empty() && accelerators.count > 0 && rank == 0)
-        PrintNote("this host has " + Counted(accelerators.count, accelerators.type + " device") +
-                  ", and the run stays on the CPU: --device auto uses " +
-                  (accelerators.count == 1 ? "it" : "them"));
-      return;
-    }
-    const std::string only =
-        " runs on the CPU only, and rank " + std::to_string(rank) + " computes on " + mine;
-    if (job.body == BodyChoice::kLists)
-      throw Error(job.path + ": body", "\"lists\"" + only, "leave it out, or use --device cpu");
-    if (job.matmul == MatMul::kOneDnn || options.matmul == MatMul::kOneDnn)
-      throw Error("matmul", "\"onednn\"" + only, "leave it out, or use --device cpu");
-    UseDevice(c10::Device(mine));
-    UseTf32(job.tf32);
-  });
-  devices = transport.AllGather(mine);
-}
+Session::Session(Transport& transport) : transport(transport) {}
+Session::~Session() = default;
 
 bool Session::OnDevices() const {
   return std::any_of(devices.begin(), devices.end(),
@@ -199,7 +162,8 @@ void Session::Open(const SessionOptions& asked) {
     edited = EditedCode(options.package, run.manifest);
     edited_places = EditedPlaces(options.package, run.manifest);
   });
-  ChooseDevices();
+  visible_ = VisibleDevices(transport);
+  devices = ChooseDevices(*this, visible_);
 }
 
 void Session::CheckSources(const std::vector<Microbatches*>& sources) {
@@ -349,30 +313,18 @@ void Session::EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source
   evaluator_ = std::move(own);
 }
 
-// Connects the devices by NCCL, if the run is to use it. Collective.
-void Session::MakeLinks() {
-  if (options.links == DeviceLinks::kMpi || !OnDevices()) return;
-  NcclPairs pairs;
-  Phase(transport, "starting", [&] {
-    const bool cuda = std::any_of(devices.begin(), devices.end(),
-                                  [](const auto& name) { return name.rfind("cuda", 0) == 0; });
-    if (options.links == DeviceLinks::kAuto && !cuda) return;
-    for (const Plan* plan : {&run.plan, &forward_plan_})
-      pairs.merge(PairsOf(*plan, run.graph, devices, visible_));
-    if (pairs.empty()) return;
-    if (const auto problem = InOrderProblem(run.plan, run.graph))
-      throw Error("the plan", "cannot run over NCCL: " + *problem,
-                  "send values through host memory: --links mpi");
-    const std::string version = NcclVersionText(Nccl().version);
-    if (transport.rank() == 0) PrintNote("NCCL " + version + " connects the devices");
-  });
-  if (pairs.empty()) return;
-  const c10::Device device(devices[static_cast<size_t>(transport.rank())]);
-  links_ = std::make_unique<NcclTransport>(transport, device, pairs);
+Transport& Session::Values() {
+  if (links_) return *links_;
+  return transport;
 }
 
 void Session::Start() {
-  MakeLinks();
+  RankPairs pairs;
+  Phase(transport, "starting", [&] {
+    CheckCopiesOnDevices(*this);
+    pairs = SessionPairs(*this, forward_plan_, visible_);
+  });
+  links_ = Connect(*this, pairs);
   Phase(transport, "starting", [&] {
     MakeExecutor();
     if (options.training && job.validation.every > 0)
@@ -390,12 +342,25 @@ void Session::Start() {
 void Session::ReadNumbers() {
   if (OnDevices())
     Values().WaitUntil([&] { return stages->AwaitsDevice(); }, std::chrono::microseconds(20));
+  Values().Pending();  // throws if a transfer has failed: its values must not be used
   stages->ReadNumbers();
 }
 
 void Session::AddBusy() {
   for (const TraceEvent& event : executor_->trace())
     if (CountsAsBusy(event.action.kind)) busy += event.end - event.start - event.waited;
+}
+
+// Runs a plan once. The first run sends values through host memory: in it, CUDA and its libraries
+// allocate what they need, for which they may wait until the device has done everything, including
+// transfers that cannot end until other ranks go on. (A plan of several steps has no other run.)
+void Session::Run(Executor& executor, int64_t step, bool last) {
+  if (!links_) return executor.RunStep(step, last);
+  const bool active = executor.has_run() || run.plan.steps > 1;
+  links_->SetActive(active);
+  stages->ExchangeOnDevices(active ? links_->pairs() : RankPairs{});
+  executor.RunStep(step, last);
+  links_->LaunchAll();
 }
 
 // Throws AgreedError after the first step if it trained nothing. Collective.
@@ -417,7 +382,7 @@ void Session::Watch(Microbatches& source, int64_t step) {
   stages->Watch();
   for (int i = 0; i < job.accumulate; ++i) {
     stages->SetStep(source, step * job.accumulate + i);
-    executor_->RunStep(step, /*last=*/false);
+    Run(*executor_, step, /*last=*/false);
   }
 }
 
@@ -435,7 +400,7 @@ void Session::Step(Microbatches& source, int64_t step) {
     for (int i = 0; i < minibatches; ++i) {
       stages->SetStep(source, step * minibatches + i);
       const bool last = i + 1 == minibatches;
-      executor_->RunStep(step, last);
+      Run(*executor_, step, last);
       if (last && options.training) stages->MeasureGradients();
       ReadNumbers();
       if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
@@ -448,7 +413,7 @@ void Session::Step(Microbatches& source, int64_t step) {
     finite = !MustStop(*this);
     if (!finite) return Watch(source, step);
     stages->updater().Commit(outcome);
-    stages->MergeBuffers(transport);
+    stages->MergeBuffers(Values());
     done_ = step + 1;
   });
   if (!finite) ThrowNotFinite(*this, source, step, bad_loss);
@@ -465,7 +430,7 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   busy = 0;
   ProgressHook hook(transport);
   At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
-    executor_->RunStep(step);
+    Run(*executor_, step, /*last=*/true);
     ReadNumbers();
   });
   done_ = step + count;
@@ -486,7 +451,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   ProgressHook hook(transport);
   At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     // Validation does not count as a step of the training.
-    executor.RunStep(options.training ? done_ : minibatch, /*last=*/!options.training);
+    Run(executor, options.training ? done_ : minibatch, /*last=*/!options.training);
     ReadNumbers();
     GatherLosses(*this);
   });

@@ -16,6 +16,8 @@
 
 namespace pipewright {
 
+class NcclTransport;  // runtime/links/nccl_transport.h
+
 // Names and values of other settings that must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;
 
@@ -25,7 +27,8 @@ using AgreedFields = std::vector<std::pair<std::string, std::string>>;
 // same Error on every rank.
 class Session {
  public:
-  explicit Session(Transport& transport) : transport(transport) {}
+  explicit Session(Transport& transport);
+  ~Session();
   Session(const Session&) = delete;  // others refer to its members
 
   // Reads the package and makes the plan of the run. `job` must be filled in before, and is not
@@ -89,10 +92,8 @@ class Session {
   StepOutcome outcome;
 
  private:
-  void ChooseDevices();
-  void MakeLinks();
-  // Returns the transport of the values of a plan.
-  Transport& Values() { return links_ ? *links_ : transport; }
+  Transport& Values();  // the transport of the values of plans
+  void Run(Executor& executor, int64_t step, bool last);
   void CheckSources(const std::vector<Microbatches*>& sources);
   void FindWarnings(const std::vector<TensorSpec>& inputs);
   void ShowWarnings() const;
@@ -108,7 +109,7 @@ class Session {
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
   std::vector<std::string> visible_;  // VisibleDevices
-  std::unique_ptr<Transport> links_;  // NCCL; null: values travel like everything else
+  std::unique_ptr<NcclTransport> links_;  // NCCL; null: values travel like everything else
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
   int64_t done_ = 0;     // optimizer steps, including those before a resume

@@ -51,6 +51,13 @@ at::Tensor OnHost(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
 }
 
+at::Tensor OnPinnedHost(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  const at::Tensor copy = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                            tensor.options().device(at::kCPU).pinned_memory(true));
+  return copy.copy_(tensor);
+}
+
 at::Tensor CopyOnHost(const at::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : tensor.to(at::kCPU);
 }

@@ -32,6 +32,8 @@ void ReadInto(const SafetensorsFile& file, const TensorInfo& from, const at::Ten
 // Returns the tensor itself on the CPU; otherwise waits for the device and returns a copy with its
 // strides.
 at::Tensor OnHost(const at::Tensor& tensor);
+// Does the same through pinned memory, which is faster, and which LibTorch keeps for the next copy.
+at::Tensor OnPinnedHost(const at::Tensor& tensor);
 // Returns a copy even on the CPU, so that the tensor may change.
 at::Tensor CopyOnHost(const at::Tensor& tensor);
 

@@ -12,6 +12,7 @@
 #include "base/process/terminal.h"
 #include "cli/numbers.h"
 #include "cli/run/supervised_run.h"
+#include "runtime/nccl/cuda_environment.h"
 #include "runtime/transport/thread_transport.h"
 #include "runtime/watch/watch.h"
 #ifdef PIPEWRIGHT_MPI
@@ -73,6 +74,7 @@ void SetCommandLine(int argc, char** argv) { arguments.assign(argv, argv + argc)
 
 void RunRanks(RunOptions& options, const LaunchTraits& traits,
               const std::function<void(Transport&)>& work) {
+  SetCudaEnvironment();
   if (IsSupervised() || in_process > 0) OfferProgressLine(traits.progress_line);
   if (IsSupervised()) OfferColors();
   if (IsSupervised()) RunSupervised(arguments, options, traits.trains);

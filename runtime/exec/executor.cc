@@ -44,6 +44,8 @@ Bundle StageBody::OnHost(Bundle message) { return message; }
 void StageBody::UseVersion(int, int) { throw Error("stages keep one version of their weights"); }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
 void StageBody::OnReady(std::function<void(int)>) {}
+std::shared_ptr<void> StageBody::Exchanging(bool) { return nullptr; }
+void StageBody::EndExchanges() {}
 void StageBody::Evict(int) { throw Error("this stage keeps all its weights: nothing to evict"); }
 
 struct Executor::State {
@@ -353,6 +355,7 @@ struct Executor::State {
   }
 
   void RunStep(int64_t step, bool last) {
+    has_run = true;
     trace.clear();
     marks.clear();
     double start = Now();
@@ -402,6 +405,7 @@ struct Executor::State {
   uint64_t plan_hash = 0;
   const int steps;  // in the plan
   double waited = 0;
+  bool has_run = false;
   std::vector<TraceEvent> trace;
   std::vector<std::pair<int, int>> marks;  // by event of `trace`, until they are read
 };
@@ -414,6 +418,8 @@ Executor::Executor(const Plan& plan, const StageGraph& graph,
 Executor::~Executor() = default;
 
 void Executor::RunStep(int64_t step, bool last) { state_->RunStep(step, last); }
+
+bool Executor::has_run() const { return state_->has_run; }
 
 const std::vector<TraceEvent>& Executor::trace() const {
   state_->ReadMarks();

@@ -44,7 +44,7 @@ class StageBody {
   // Returns the gradient memory that `holder` of `group` contributes, in place. For a holder that
   // receives the sum, the sum is written to the same memory.
   virtual Bundle Gradient(int group, int holder) = 0;
-  virtual Bundle Scratch(int group) = 0;                         // new memory of the same size
+  virtual Bundle Scratch(int group) = 0;                         // new memory for another's part
   virtual void Add(const Bundle& into, const Bundle& from) = 0;  // into += from
   virtual void Copy(const Bundle& into, const Bundle& from) = 0;
 
@@ -52,6 +52,13 @@ class StageBody {
   // step. The exchange of the group then starts immediately and overlaps with the rest of the
   // backward. By default no group is announced, and exchanges start at REDUCE_GRAD.
   virtual void OnReady(std::function<void(int group)> ready);
+
+  // Returns an object for whose life the thread launches exchanges of gradients: on a device, these
+  // have a stream of their own, which they must not share with computations that come later.
+  // `begins`: a contribution is complete, and what is launched comes after it. EndExchanges makes
+  // everything that is launched later come after all exchanges. By default both do nothing.
+  virtual std::shared_ptr<void> Exchanging(bool begins);
+  virtual void EndExchanges();
 
   virtual void Step(int stage) = 0;  // runs the optimizer step of one stage
 
@@ -127,6 +134,9 @@ class Executor {
   // To accumulate gradients over several runs of the list, pass `last` = false for all but the last
   // run: REDUCE_GRAD and STEP are then skipped.
   void RunStep(int64_t step, bool last = true);
+
+  // Returns true once RunStep has been called.
+  bool has_run() const;
 
   // Returns the events of the last step, in order. With a device, times are those of its computes,
   // and transfers take none. Waits for it if it has not finished them.

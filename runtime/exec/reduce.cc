@@ -14,6 +14,17 @@ int OwnerOf(const SharedGroup& group) {
   return group[0].rank;
 }
 
+RankPairs ReducePairs(const SharedGroup& group) {
+  RankPairs pairs;
+  const int owner = OwnerOf(group);
+  for (const SharedHolder& holder : group) {
+    if (holder.rank == owner) continue;
+    if (holder.gives) pairs.emplace(holder.rank, owner);
+    if (holder.gets) pairs.emplace(owner, holder.rank);
+  }
+  return pairs;
+}
+
 SharedReducer::SharedReducer(const std::vector<SharedGroup>& groups, StageBody& body,
                              Transport& transport, int first_tag,
                              std::function<void(const Token&, int rank)> wait)
@@ -25,8 +36,9 @@ SharedReducer::SharedReducer(const std::vector<SharedGroup>& groups, StageBody& 
       early_(groups.size()) {}
 
 template <class F>
-void SharedReducer::Named(int group, F f) {
+void SharedReducer::Exchange(int group, F f, bool begins) {
   try {
+    const std::shared_ptr<void> exchanging = body_.Exchanging(begins);
     f();
   } catch (const Aborted&) {
     throw;
@@ -52,31 +64,36 @@ void SharedReducer::Post(int g) {
   const int rank = transport_.rank();
   const SharedGroup& holders = groups_[g];
   const int owner = OwnerOf(holders);
-  Named(g, [&] {
-    std::vector<std::pair<Bundle, Token>> arriving(holders.size());
-    for (size_t h = 0; h < holders.size(); ++h) {
-      if (!holders[h].gives) continue;
-      if (rank == owner && holders[h].rank != rank) {
-        Bundle scratch = body_.Scratch(g);
-        Token token = transport_.Recv(holders[h].rank, first_tag_ + g, scratch);
-        arriving[h] = {std::move(scratch), std::move(token)};
-      } else if (rank != owner && holders[h].rank == rank) {
-        Bundle gradient = body_.Gradient(g, static_cast<int>(h));
-        Token token = transport_.Send(owner, first_tag_ + g, std::move(gradient));
-        contributions_.push_back({g, owner, std::move(token)});
-      }
-    }
-    if (rank == owner) arriving_[g] = std::move(arriving);
-  });
+  Exchange(
+      g,
+      [&] {
+        std::vector<std::pair<Bundle, Token>> arriving(holders.size());
+        for (size_t h = 0; h < holders.size(); ++h) {
+          if (!holders[h].gives) continue;
+          if (rank == owner && holders[h].rank != rank) {
+            Bundle scratch = body_.Scratch(g);
+            Token token = transport_.Recv(holders[h].rank, first_tag_ + g, scratch);
+            arriving[h] = {std::move(scratch), std::move(token)};
+          } else if (rank != owner && holders[h].rank == rank) {
+            Bundle gradient = body_.Gradient(g, static_cast<int>(h));
+            Token token = transport_.Send(owner, first_tag_ + g, std::move(gradient));
+            contributions_.push_back({g, owner, std::move(token)});
+          }
+        }
+        if (rank == owner) arriving_[g] = std::move(arriving);
+      },
+      /*begins=*/true);
 }
 
 void SharedReducer::Advance() {
   std::vector<int> complete;
   for (auto& [g, arriving] : arriving_)
-    if (std::all_of(arriving.begin(), arriving.end(),
-                    [&](const auto& one) { return !one.second || transport_.Test(one.second); }))
-      complete.push_back(g);
-  for (int g : complete) Named(g, [&] { Sum(g); });
+    Exchange(g, [&, &contributions = arriving] {
+      if (std::all_of(contributions.begin(), contributions.end(),
+                      [&](const auto& one) { return !one.second || transport_.Test(one.second); }))
+        complete.push_back(g);
+    });
+  for (int g : complete) Exchange(g, [&] { Sum(g); });
 }
 
 void SharedReducer::Sum(int g) {
@@ -125,7 +142,10 @@ void SharedReducer::Sum(int g) {
 void SharedReducer::WaitForSent(std::vector<Sent>& sent) {
   std::erase_if(sent, [&](Sent& one) {
     if (std::find(due_.begin(), due_.end(), one.group) == due_.end()) return false;
-    Named(one.group, [&] { wait_(one.token, one.peer); });
+    Exchange(one.group, [&] {
+      wait_(one.token, one.peer);
+      transport_.ComeAfter(one.token);
+    });
     return true;
   });
 }
@@ -134,7 +154,7 @@ void SharedReducer::Finish() {
   if (due_.empty()) return;
   const int rank = transport_.rank();
   for (int g : due_)
-    if (arriving_.count(g)) Named(g, [&] { Sum(g); });
+    if (arriving_.count(g)) Exchange(g, [&] { Sum(g); });
   // The sum arrives in the memory that the contribution was sent from.
   WaitForSent(contributions_);
   struct Arrival {
@@ -152,7 +172,7 @@ void SharedReducer::Finish() {
     size_t h = 0;
     while (h < groups_[g].size() && !gets_here(g, h)) ++h;
     if (owner == rank || h == groups_[g].size()) continue;
-    Named(g, [&] {
+    Exchange(g, [&] {
       Bundle sum = body_.Gradient(g, static_cast<int>(h));
       Token token = transport_.Recv(owner, first_tag_ + g, sum);
       arrivals.push_back({g, h, std::move(sum), std::move(token)});
@@ -160,13 +180,14 @@ void SharedReducer::Finish() {
   }
   for (Arrival& arrival : arrivals) {
     const int g = arrival.group;
-    Named(g, [&] {
+    Exchange(g, [&] {
       wait_(arrival.token, OwnerOf(groups_[g]));
       for (size_t h = arrival.holder + 1; h < groups_[g].size(); ++h)
         if (gets_here(g, h)) body_.Copy(body_.Gradient(g, static_cast<int>(h)), arrival.sum);
     });
   }
   WaitForSent(sums_);
+  body_.EndExchanges();
   due_.clear();
 }
 

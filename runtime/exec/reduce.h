@@ -13,6 +13,9 @@ namespace pipewright {
 // Returns the rank that computes the sum.
 int OwnerOf(const SharedGroup& group);
 
+// Returns the pairs of ranks that exchange the group's contributions and its sum.
+RankPairs ReducePairs(const SharedGroup& group);
+
 // The owner of a group receives the contributions, adds them, and sends the sum back. With as many
 // groups as replicas, each with another owner, every rank sends and receives as much as in a ring.
 class SharedReducer {
@@ -42,9 +45,9 @@ class SharedReducer {
   void Post(int group);
   void Sum(int group);
   void WaitForSent(std::vector<Sent>& sent);
-  // Calls `f` and adds the group's name to exceptions.
+  // Calls `f` as a part of the group's exchange, and adds the group's name to exceptions.
   template <class F>
-  void Named(int group, F f);
+  void Exchange(int group, F f, bool begins = false);
 
   const std::vector<SharedGroup>& groups_;
   StageBody& body_;

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,9 @@ class Completion {
 };
 using Token = std::shared_ptr<Completion>;
 
+// Pairs (sender, receiver) of ranks.
+using RankPairs = std::set<std::pair<int, int>>;
+
 // The endpoint of one rank. Send and Recv post the transfer and return immediately. Transfers
 // between two ranks with the same direction and tag match in the order in which they were posted.
 // Both sides must have the same regions: a receive that gets fewer bytes fails; one that gets more
@@ -46,7 +51,8 @@ using Token = std::shared_ptr<Completion>;
 // Regions on a device may be used with ranks for which TakesDevices is true. Such a transfer comes
 // after all work that this thread has launched on its current stream. What the thread launches
 // there after a receive's WaitFor, or after Test has returned true, comes after the transfer; the
-// host itself does not wait for the device.
+// host itself does not wait for the device. A send is complete once it has been launched; its
+// memory may change only after ComeAfter.
 //
 // All calls must come from one thread, the rank's own.
 class Transport {
@@ -67,6 +73,10 @@ class Transport {
   virtual Token Send(int peer, int tag, Bundle bundle) = 0;
   virtual Token Recv(int peer, int tag, Bundle bundle) = 0;
   virtual bool Test(const Token& token) = 0;
+  // Makes what this thread launches on its current stream come after a send that is complete, so
+  // that its memory may change. Only for sends whose receiver waits for them: its host must not
+  // need anything that comes after.
+  virtual void ComeAfter(const Token& /*send*/) {}
 
  protected:
   virtual void Wait(const Token& token) = 0;  // called by WaitFor
@@ -122,9 +132,51 @@ class Transport {
 // Throws Error if a region of the bundle is on a device.
 void RequireHostMemory(const Bundle& bundle);
 
+// Passes all calls on to another transport, for those that change some of them. `inner` must
+// outlive it, and is not used by others meanwhile.
+class WrappedTransport : public Transport {
+ public:
+  explicit WrappedTransport(Transport& inner) : inner_(inner) {
+    SetStatus(inner.status());
+    SetHosts(inner.hosts());
+  }
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int max_tag() const override { return inner_.max_tag(); }
+  std::shared_ptr<void> Memory(size_t bytes) override { return inner_.Memory(bytes); }
+  bool TakesDevices(int peer) const override { return inner_.TakesDevices(peer); }
+  Token Send(int peer, int tag, Bundle bundle) override {
+    return inner_.Send(peer, tag, std::move(bundle));
+  }
+  Token Recv(int peer, int tag, Bundle bundle) override {
+    return inner_.Recv(peer, tag, std::move(bundle));
+  }
+  bool Test(const Token& token) override { return inner_.Test(token); }
+  void ComeAfter(const Token& send) override { inner_.ComeAfter(send); }
+  void BeginCompute() override { inner_.BeginCompute(); }
+  void Progress() override { inner_.Progress(); }
+  bool NeedsProgress() const override { return inner_.NeedsProgress(); }
+  size_t Pending() override { return inner_.Pending(); }
+  void BeginAction(int64_t step, int entry) override { inner_.BeginAction(step, entry); }
+  std::vector<std::string> AllGather(const std::string& bytes) override {
+    return inner_.AllGather(bytes);
+  }
+  [[noreturn]] void Abort(const std::string& message, int exit_code) override {
+    inner_.Abort(message, exit_code);
+    std::abort();  // compilers do not know that virtual functions never return
+  }
+
+ protected:
+  void Wait(const Token& token) override { WaitIn(inner_, token); }
+
+ private:
+  Transport& inner_;
+};
+
 // Tags that plans do not use, counted down from max_tag(). Kinds of messages that cannot be
 // confused, because of their direction or order, share one.
-constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kReservedTags = 4;
+constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kLinkTag = 4,
+              kReservedTags = 5;
 
 // Another rank has failed and reports it; this rank only has to stop.
 class Aborted : public Error {

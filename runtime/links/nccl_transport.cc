@@ -4,12 +4,18 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/nccl/nccl_library.h"
@@ -18,23 +24,31 @@ namespace pipewright {
 
 namespace {
 
+struct Link;
+
+struct Transfer : Completion {
+  Link* link = nullptr;  // null: all of it lies in host memory
+  int tag = 0;
+  Token inner;                      // of the regions in host memory
+  Bundle bundle;                    // kept until the transfer has ended
+  std::optional<c10::Event> ready;  // after what was launched before the transfer was posted
+  std::optional<c10::Event> moved;  // after the transfer, once it has been launched
+};
+
+// The sender launches the transfer with this tag as the next of the pair.
+struct Announcement {
+  std::shared_ptr<int32_t> tag = std::make_shared<int32_t>();
+  Token token;
+};
+
 // The communicator of one pair, on one of its sides, with the stream of its transfers.
 struct Link {
   int peer = -1;
   bool sends = false;
   void* comm = nullptr;
   c10::Stream stream;
-};
-
-struct LinkToken : Completion {
-  Token inner;                      // of the regions in host memory
-  std::optional<c10::Event> moved;  // of the others, if there are any
-  bool sends = false;
-};
-
-struct InFlight {
-  Bundle bundle;
-  std::shared_ptr<LinkToken> token;
+  std::deque<std::shared_ptr<Transfer>> waiting;  // posted, and not launched
+  std::deque<Announcement> announced;             // on the receiver: one for each that waits
 };
 
 Bundle PartOf(const Bundle& bundle, bool on_device) {
@@ -48,11 +62,11 @@ Bundle PartOf(const Bundle& bundle, bool on_device) {
 }  // namespace
 
 struct NcclTransport::State {
-  State(Transport& inner_transport, c10::Device rank_device, const NcclPairs& pairs)
-      : inner(inner_transport), device(rank_device), guard(rank_device.type()) {
-    const std::map<std::pair<int, int>, NcclId> ids = MakeIds(pairs);
+  State(Transport& inner_transport, c10::Device rank_device, const RankPairs& all_pairs)
+      : inner(inner_transport), device(rank_device), guard(rank_device.type()), pairs(all_pairs) {
+    const std::map<std::pair<int, int>, NcclId> ids = MakeIds();
     // All ranks go through the pairs in the same order, so that none waits for another in a circle.
-    NcclPairs mine;
+    RankPairs mine;
     for (const auto& pair : pairs)
       if (pair.first == inner.rank() || pair.second == inner.rank()) mine.insert(pair);
     int done = 0;
@@ -62,10 +76,11 @@ struct NcclTransport::State {
     for (const auto& pair : mine) progress(), Open(pair, ids.at(pair));
     for (const auto& pair : mine) progress(), Use(pair, done);
     inner.status().WaitFor({});
+    monitor = std::thread([this] { Monitor(); });
   }
 
   // The sender of each pair makes its id.
-  std::map<std::pair<int, int>, NcclId> MakeIds(const NcclPairs& pairs) {
+  std::map<std::pair<int, int>, NcclId> MakeIds() {
     std::string mine;
     for (const auto& [from, to] : pairs) {
       if (from != inner.rank()) continue;
@@ -86,20 +101,22 @@ struct NcclTransport::State {
 
   void Open(const std::pair<int, int>& pair, const NcclId& id) {
     const bool sends = pair.first == inner.rank();
-    Link link{sends ? pair.second : pair.first, sends, nullptr, guard.getNewStream(device)};
+    Link link{sends ? pair.second : pair.first, sends, nullptr, guard.getNewStream(device), {}, {}};
     NcclConfig config;
     // One sends and one receives, so a few blocks suffice; the others are left to computations.
     config.max_ctas = 4;
     CheckNccl(Nccl().CommInitRankConfig(&link.comm, 2, id, sends ? 0 : 1, &config),
               "ncclCommInitRankConfig", nullptr);
-    links.emplace(pair, link);
+    links.emplace(pair, std::move(link));
   }
 
   void Use(const std::pair<int, int>& pair, int number) {
     const std::shared_ptr<void> byte = DeviceByte();
     Bundle bundle;
     bundle.regions.push_back({byte.get(), 1, true});
-    const c10::Event done = Launch(links.at(pair), bundle);
+    Link& link = links.at(pair);
+    After(Current(), link.stream);
+    const c10::Event done = Launch(link, bundle);
     inner.WaitUntil([&]() -> Awaited {
       return done.query() ? Awaited{} : Awaited{.kind = Awaited::kDevice, .microbatch = number};
     });
@@ -119,23 +136,24 @@ struct NcclTransport::State {
     return event;
   }
 
-  // Launches the transfer of all regions as one group, after what the current stream has to do.
+  // Launches the transfer of all regions as one group. Returns an event after it.
   c10::Event Launch(Link& link, const Bundle& bundle) {
-    After(Current(), link.stream);
+    std::lock_guard lock(mutex);
+    if (!failure.empty()) throw Error(failure);
     void* const stream = link.stream.native_handle();
     const NcclFunctions& nccl = Nccl();
+    const int peer = link.sends ? 1 : 0;
     CheckNccl(nccl.GroupStart(), "ncclGroupStart", link.comm);
+    int result = kNcclSuccess;
     for (const Region& region : bundle.regions) {
-      if (region.bytes == 0) continue;
-      const int peer = link.sends ? 1 : 0;
-      if (link.sends)
-        CheckNccl(nccl.Send(region.data, region.bytes, kNcclUint8, peer, link.comm, stream),
-                  "ncclSend", link.comm);
-      else
-        CheckNccl(nccl.Recv(region.data, region.bytes, kNcclUint8, peer, link.comm, stream),
-                  "ncclRecv", link.comm);
+      if (region.bytes == 0 || result != kNcclSuccess) continue;
+      result = link.sends
+                   ? nccl.Send(region.data, region.bytes, kNcclUint8, peer, link.comm, stream)
+                   : nccl.Recv(region.data, region.bytes, kNcclUint8, peer, link.comm, stream);
     }
-    CheckNccl(nccl.GroupEnd(), "ncclGroupEnd", link.comm);
+    const int ended = nccl.GroupEnd();  // also after an error, since groups are nested
+    CheckNccl(result, link.sends ? "ncclSend" : "ncclRecv", link.comm);
+    CheckNccl(ended, "ncclGroupEnd", link.comm);
     c10::Event done(device.type());
     done.record(link.stream);
     return done;
@@ -143,139 +161,255 @@ struct NcclTransport::State {
 
   c10::Stream Current() const { return guard.getStream(device); }
 
-  // Begins to move the regions on a device.
-  std::shared_ptr<LinkToken> Move(const std::pair<int, int>& pair, const Bundle& bundle) {
-    auto token = std::make_shared<LinkToken>();
-    const Bundle part = PartOf(bundle, true);
-    if (part.regions.empty()) return token;
-    token->moved = Launch(links.at(pair), part);
-    in_flight.push_back({bundle, token});
-    return token;
+  std::shared_ptr<Transfer> Post(const std::pair<int, int>& pair, int tag, const Bundle& bundle) {
+    auto transfer = std::make_shared<Transfer>();
+    transfer->tag = tag;
+    const bool sends = pair.first == inner.rank();
+    Bundle part = PartOf(bundle, true);
+    if (!part.regions.empty()) {
+      Link& link = links.at(pair);
+      transfer->link = &link;
+      transfer->bundle = std::move(part);
+      transfer->ready.emplace(device.type());
+      transfer->ready->record(Current());
+      link.waiting.push_back(transfer);
+    }
+    part = PartOf(bundle, false);
+    transfer->inner = sends ? inner.Send(pair.second, tag, std::move(part))
+                            : inner.Recv(pair.first, tag, std::move(part));
+    if (transfer->link && !sends) {
+      Announcement announcement;
+      announcement.token = inner.Recv(
+          pair.first, LinkTag(), {{{announcement.tag.get(), sizeof(int32_t)}}, announcement.tag});
+      transfer->link->announced.push_back(std::move(announcement));
+    }
+    return transfer;
   }
 
-  // Orders whatever is launched from now on after the transfer, so its memory can be used again.
-  void Finish(const LinkToken& transfer) {
-    transfer.moved->block(Current());
-    std::erase_if(in_flight, [&](const InFlight& one) { return one.token.get() == &transfer; });
+  int LinkTag() const { return inner.max_tag() - kLinkTag; }
+
+  void Launch(const std::shared_ptr<Transfer>& transfer) {
+    transfer->ready->block(transfer->link->stream);
+    transfer->moved = Launch(*transfer->link, transfer->bundle);
+    in_flight.push_back(transfer);
   }
 
-  // Releases the memory of transfers that have ended, in the order of the current stream.
-  void Release() {
-    std::erase_if(in_flight, [&](const InFlight& one) {
-      if (!one.token->moved->query()) return false;
-      one.token->moved->block(Current());
+  // Launches what can be. Never waits.
+  void Advance() {
+    for (auto& [pair, link] : links)
+      if (!link.waiting.empty()) link.sends ? AdvanceSends(link) : AdvanceReceives(link);
+  }
+
+  void AdvanceSends(Link& link) {
+    std::set<int> unready;  // transfers with one tag keep their order
+    std::erase_if(link.waiting, [&](const std::shared_ptr<Transfer>& transfer) {
+      if (unready.count(transfer->tag) || !inner.Test(transfer->inner)) {
+        unready.insert(transfer->tag);
+        return false;
+      }
+      Launch(transfer);
+      auto tag = std::make_shared<int32_t>(transfer->tag);
+      inner.Send(link.peer, LinkTag(), {{{tag.get(), sizeof(int32_t)}}, tag});
       return true;
     });
   }
 
-  // Throws Error if NCCL has noticed a failure.
-  void CheckLinks() {
-    for (auto& [pair, link] : links) {
+  void AdvanceReceives(Link& link) {
+    while (!link.announced.empty() && inner.Test(link.announced.front().token)) {
+      const int tag = *link.announced.front().tag;
+      link.announced.pop_front();
+      const auto transfer = std::find_if(link.waiting.begin(), link.waiting.end(),
+                                         [&](const auto& one) { return one->tag == tag; });
+      if (transfer == link.waiting.end())
+        throw Error("NCCL", "rank " + std::to_string(link.peer) +
+                                " announces a transfer that this rank does not expect");
+      Launch(*transfer);
+      link.waiting.erase(transfer);
+    }
+  }
+
+  // Returns true if the transfer has been launched and the host has its part of it.
+  bool Begun(const Transfer& transfer) {
+    return inner.Test(transfer.inner) && (!transfer.link || transfer.moved);
+  }
+
+  // Orders whatever is launched from now on after a receive. Nothing must wait for a send: the
+  // other rank's host may have to go on before it launches the receive.
+  void Finish(Transfer& transfer) {
+    if (!transfer.moved || transfer.link->sends) return;
+    transfer.moved->block(Current());
+    transfer.bundle = {};
+    std::erase_if(in_flight, [&](const auto& one) { return one.get() == &transfer; });
+  }
+
+  // Releases the memory of transfers that have ended, in the order of the current stream.
+  void Release() {
+    std::erase_if(in_flight, [&](const auto& one) {
+      if (!one->moved->query()) return false;
+      one->moved->block(Current());
+      one->bundle = {};
+      return true;
+    });
+  }
+
+  // Runs in a thread of its own until Close, because the rank's thread may be waiting for its
+  // device, which waits for a transfer that cannot end. Aborts all communicators if NCCL has
+  // noticed a failure, so that the device goes on.
+  void Monitor() {
+    std::unique_lock lock(mutex);
+    while (!monitor_wakes.wait_for(lock, std::chrono::milliseconds(100), [&] { return closing; })) {
+      for (auto& [pair, link] : links)
+        if (failure.empty()) failure = FailureOf(pair, link);
+      if (failure.empty()) continue;
+      Abort();
+      return;
+    }
+  }
+
+  static std::string FailureOf(const std::pair<int, int>& pair, const Link& link) {
+    const std::string place = "the link from rank " + std::to_string(pair.first) + " to rank " +
+                              std::to_string(pair.second);
+    try {
       int result = kNcclSuccess;
       CheckNccl(Nccl().CommGetAsyncError(link.comm, &result), "ncclCommGetAsyncError", link.comm);
-      if (result == kNcclSuccess || result == kNcclInProgress) continue;
-      failed = true;
-      CheckNccl(result,
-                ("the link from rank " + std::to_string(pair.first) + " to rank " +
-                 std::to_string(pair.second))
-                    .c_str(),
-                link.comm);
+      if (result != kNcclInProgress) CheckNccl(result, place.c_str(), link.comm);
+    } catch (const Error& e) {
+      return e.what();
     }
+    return "";
+  }
+
+  void Abort() {
+    for (auto& [pair, link] : links)
+      if (void* comm = std::exchange(link.comm, nullptr)) Nccl().CommAbort(comm);
+  }
+
+  // Throws Error if NCCL has noticed a failure.
+  void CheckLinks() {
+    std::lock_guard lock(mutex);
+    if (!failure.empty()) throw Error(failure);
   }
 
   // Ends the communicators; those of failed or abandoned transfers would never end by themselves.
   void Close(bool abandon) {
-    if (!abandon)
-      for (auto& [pair, link] : links) link.stream.synchronize();
-    for (auto& [pair, link] : links)
-      abandon ? Nccl().CommAbort(link.comm) : Nccl().CommDestroy(link.comm);
+    try {
+      if (!abandon) inner.status().WaitFor({Awaited::kEveryRank});
+      for (int round = 0; !abandon && Waits(); ++round) Poll(round);
+    } catch (const std::exception&) {  // another rank or NCCL has failed
+      abandon = true;
+    }
+    {
+      std::lock_guard lock(mutex);
+      closing = true;
+    }
+    monitor_wakes.notify_one();
+    monitor.join();
+    if (abandon || !failure.empty()) return Abort();
+    for (auto& [pair, link] : links) link.stream.synchronize();
+    for (auto& [pair, link] : links) Nccl().CommDestroy(link.comm);
     in_flight.clear();
+  }
+
+  bool Waits() const {
+    return std::any_of(links.begin(), links.end(),
+                       [](const auto& link) { return !link.second.waiting.empty(); });
+  }
+
+  // Makes progress, and lets other threads run: the longer it has been called in a row, the longer.
+  // Throws Error if another rank or NCCL has failed.
+  void Poll(int round) {
+    CheckLinks();
+    inner.Pending();
+    Advance();
+    if (round < 100)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 
   Transport& inner;
   const c10::Device device;
   const c10::impl::VirtualGuardImpl guard;
+  const RankPairs pairs;
   std::map<std::pair<int, int>, Link> links;  // of this rank
-  std::deque<InFlight> in_flight;
-  bool failed = false;
+  std::deque<std::shared_ptr<Transfer>> in_flight;  // launched; their memory is in use
+  bool active = true;
+  std::mutex mutex;  // guards what follows, and the communicators once the monitor has begun
+  std::condition_variable monitor_wakes;
+  bool closing = false;
+  std::string failure;
+  std::thread monitor;  // begins when the communicators have been used
   const int exceptions = std::uncaught_exceptions();
 };
 
-NcclTransport::NcclTransport(Transport& inner, c10::Device device, const NcclPairs& pairs)
-    : state_(std::make_unique<State>(inner, device, pairs)) {
-  SetStatus(inner.status());
-  SetHosts(inner.hosts());
-}
+NcclTransport::NcclTransport(Transport& inner, c10::Device device, const RankPairs& pairs)
+    : WrappedTransport(inner), state_(std::make_unique<State>(inner, device, pairs)) {}
 
-NcclTransport::~NcclTransport() {
-  try {
-    state_->Close(state_->failed || std::uncaught_exceptions() > state_->exceptions);
-  } catch (const std::exception&) {  // the device has failed
-  }
-}
+NcclTransport::~NcclTransport() { state_->Close(std::uncaught_exceptions() > state_->exceptions); }
 
-int NcclTransport::rank() const { return state_->inner.rank(); }
-int NcclTransport::size() const { return state_->inner.size(); }
-int NcclTransport::max_tag() const { return state_->inner.max_tag(); }
-std::shared_ptr<void> NcclTransport::Memory(size_t bytes) { return state_->inner.Memory(bytes); }
+void NcclTransport::SetActive(bool active) { state_->active = active; }
+const RankPairs& NcclTransport::pairs() const { return state_->pairs; }
+
+void NcclTransport::LaunchAll() {
+  state_->CheckLinks();
+  if (state_->Waits()) status().WaitFor({Awaited::kEveryRank});
+  for (int round = 0; state_->Waits(); ++round) state_->Poll(round);
+  status().WaitFor({});
+}
 
 bool NcclTransport::TakesDevices(int peer) const {
-  return state_->links.count({rank(), peer}) > 0 || state_->links.count({peer, rank()}) > 0;
+  const auto& links = state_->links;
+  return state_->active && (links.count({rank(), peer}) > 0 || links.count({peer, rank()}) > 0);
 }
 
 Token NcclTransport::Send(int peer, int tag, Bundle bundle) {
-  State& s = *state_;
-  s.Release();
-  const std::shared_ptr<LinkToken> token = s.Move({rank(), peer}, bundle);
-  token->sends = true;
-  token->inner = s.inner.Send(peer, tag, PartOf(bundle, false));
-  return token;
+  state_->Release();
+  return state_->Post({rank(), peer}, tag, bundle);
 }
 
 Token NcclTransport::Recv(int peer, int tag, Bundle bundle) {
-  State& s = *state_;
-  const std::shared_ptr<LinkToken> token = s.Move({peer, rank()}, bundle);
-  token->inner = s.inner.Recv(peer, tag, PartOf(bundle, false));
-  return token;
+  return state_->Post({peer, rank()}, tag, bundle);
 }
 
-// A receive is complete when the host has its part. A send is complete only when its memory may
-// change, because what is launched next may change it.
 bool NcclTransport::Test(const Token& token) {
-  const auto& transfer = static_cast<const LinkToken&>(*token);
-  if (!state_->inner.Test(transfer.inner)) return false;
-  if (!transfer.moved) return true;
-  if (transfer.sends && !transfer.moved->query()) return false;
+  auto& transfer = static_cast<Transfer&>(*token);
+  state_->Advance();
+  if (!state_->Begun(transfer)) return false;
   state_->Finish(transfer);
   return true;
 }
 
-void NcclTransport::Wait(const Token& token) {
-  const auto& transfer = static_cast<const LinkToken&>(*token);
-  state_->CheckLinks();
-  WaitIn(state_->inner, transfer.inner);
-  if (transfer.moved) state_->Finish(transfer);
+void NcclTransport::ComeAfter(const Token& send) {
+  const auto& transfer = static_cast<const Transfer&>(*send);
+  if (transfer.moved) transfer.moved->block(state_->Current());
 }
 
-void NcclTransport::BeginCompute() { state_->inner.BeginCompute(); }
-void NcclTransport::Progress() { state_->inner.Progress(); }
-bool NcclTransport::NeedsProgress() const { return state_->inner.NeedsProgress(); }
+void NcclTransport::Wait(const Token& token) {
+  auto& transfer = static_cast<Transfer&>(*token);
+  for (int round = 0; !state_->Begun(transfer); ++round) state_->Poll(round);
+  state_->Finish(transfer);
+}
+
+void NcclTransport::Progress() {
+  WrappedTransport::Progress();
+  state_->Advance();
+}
 
 size_t NcclTransport::Pending() {
   state_->CheckLinks();
-  return state_->inner.Pending();
+  state_->Advance();
+  state_->Release();
+  return state_->in_flight.size() + WrappedTransport::Pending();
 }
 
-void NcclTransport::BeginAction(int64_t step, int entry) { state_->inner.BeginAction(step, entry); }
+void NcclTransport::BeginAction(int64_t step, int entry) {
+  WrappedTransport::BeginAction(step, entry);
+  state_->Advance();
+}
 
 std::vector<std::string> NcclTransport::AllGather(const std::string& bytes) {
-  return state_->inner.AllGather(bytes);
-}
-
-void NcclTransport::Abort(const std::string& message, int exit_code) {
-  Transport& inner = state_->inner;
-  inner.Abort(message, exit_code);
-  std::abort();
+  LaunchAll();
+  return WrappedTransport::AllGather(bytes);
 }
 
 }  // namespace pipewright

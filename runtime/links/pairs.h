@@ -5,14 +5,21 @@
 
 #include "plan/plan.h"
 #include "plan/stage_graph.h"
-#include "runtime/links/nccl_transport.h"
+#include "runtime/exec/transport.h"
 
 namespace pipewright {
 
-// Returns the pairs of ranks that exchange messages in the plan and compute on different devices of
-// one type. NCCL refuses two ranks on one device. `devices`: "cpu" or "cuda:0", by rank;
-// `visible`: VisibleDevices of runtime/rank_device.h.
-NcclPairs PairsOf(const Plan& plan, const StageGraph& graph,
-                  const std::vector<std::string>& devices, const std::vector<std::string>& visible);
+// Returns the pairs of ranks that exchange messages in the plan.
+RankPairs PlanPairs(const Plan& plan, const StageGraph& graph);
+
+// Returns those of the pairs that compute on different devices of one type. NCCL refuses two ranks
+// on one device. `devices`: "cpu" or "cuda:0", by rank; `visible`: VisibleDevices of
+// runtime/rank_device.h.
+RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& devices,
+                        const std::vector<std::string>& visible);
+
+// Throws Error if a rank of `pairs` has more streams than CUDA runs independently of each other:
+// one for each of its pairs, and three of its own. `connections` is CUDA_DEVICE_MAX_CONNECTIONS.
+void CheckConnections(const RankPairs& pairs, int connections);
 
 }  // namespace pipewright

@@ -45,6 +45,8 @@ class MeteredStages : public StageBody {
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
+  std::shared_ptr<void> Exchanging(bool begins) override { return body_.Exchanging(begins); }
+  void EndExchanges() override { body_.EndExchanges(); }
   void Step(int stage) override;
   int Mark() override { return body_.Mark(); }
   double Moment(int mark) override { return body_.Moment(mark); }

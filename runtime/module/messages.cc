@@ -101,10 +101,11 @@ Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there) {
   return bundle;
 }
 
-Tensors ReadMessage(const Bundle& message, at::Device device) {
+Tensors ReadMessage(const Bundle& message, at::Device device, const std::vector<bool>& on_host) {
   Tensors tensors = TensorsOf(message);
   auto layout = static_cast<const int64_t*>(message.regions.back().data);
-  for (at::Tensor& tensor : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor& tensor = tensors[i];
     const int64_t place = *layout++;
     const at::IntArrayRef strides(layout, static_cast<size_t>(tensor.dim()));
     layout += tensor.dim();
@@ -112,7 +113,7 @@ Tensors ReadMessage(const Bundle& message, at::Device device) {
       tensor.reset();
       continue;
     }
-    tensor = OnDeviceLater(tensor, device);
+    if (on_host.empty() || !on_host[i]) tensor = OnDeviceLater(tensor, device);
     const at::Tensor contiguous = tensor.strides() == strides ? tensor : tensor.alias();
     Restride(tensor, strides);
     if (!tensor.is_non_overlapping_and_dense())
@@ -133,7 +134,7 @@ Bundle MessageOnHost(Bundle message) {
   };
   auto copy = std::make_shared<Copy>(Copy{{}, message.owner});
   for (size_t i = 0; i < tensors.size(); ++i) {
-    copy->tensors.push_back(OnHost(tensors[i]));
+    copy->tensors.push_back(OnPinnedHost(tensors[i]));
     message.regions[i] = RegionOf(copy->tensors.back());
   }
   message.owner = std::shared_ptr<Tensors>(copy, &copy->tensors);

@@ -28,8 +28,10 @@ const Tensors& TensorsOf(const Bundle& bundle);
 Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there = {});
 int64_t LayoutBytes(size_t dimensions);  // of one tensor's layout in that region
 // Returns the tensors, on `device`, with the sender's strides and address alignment, since kernels
-// add in another order if these differ; absent ones are undefined.
-Tensors ReadMessage(const Bundle& message, at::Device device = at::kCPU);
+// add in another order if these differ; absent ones are undefined. `on_host`: those that stay in
+// host memory, where they must have arrived.
+Tensors ReadMessage(const Bundle& message, at::Device device = at::kCPU,
+                    const std::vector<bool>& on_host = {});
 
 // Returns the message in host memory: itself, if all of it is there, or a copy.
 Bundle MessageOnHost(Bundle message);

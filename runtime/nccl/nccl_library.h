@@ -11,21 +11,9 @@
 
 namespace pipewright {
 
-// The numbers that NCCL gives its enumerators. Values of other types than these are sent as bytes.
+// The numbers that NCCL gives its enumerators.
 enum NcclResult { kNcclSuccess = 0, kNcclRemoteError = 6, kNcclInProgress = 7 };
-enum NcclType {
-  kNcclInt8 = 0,
-  kNcclUint8 = 1,
-  kNcclInt32 = 2,
-  kNcclUint32 = 3,
-  kNcclInt64 = 4,
-  kNcclUint64 = 5,
-  kNcclFloat16 = 6,
-  kNcclFloat32 = 7,
-  kNcclFloat64 = 8,
-  kNcclBfloat16 = 9,
-};
-enum NcclOperation { kNcclSum = 0, kNcclProduct = 1, kNcclMax = 2, kNcclMin = 3, kNcclAverage = 4 };
+enum NcclType { kNcclUint8 = 1, kNcclFloat32 = 7 };
 
 // Names a communicator. One rank gets it, and gives it to the others.
 struct NcclId {
@@ -61,10 +49,6 @@ struct NcclFunctions {
   int (*Send)(const void* from, size_t count, int type, int peer, void* comm,
               void* stream) = nullptr;
   int (*Recv)(void* to, size_t count, int type, int peer, void* comm, void* stream) = nullptr;
-  int (*AllReduce)(const void* from, void* to, size_t count, int type, int operation, void* comm,
-                   void* stream) = nullptr;
-  int (*Broadcast)(const void* from, void* to, size_t count, int type, int root, void* comm,
-                   void* stream) = nullptr;
   const char* (*GetErrorString)(int result) = nullptr;
   const char* (*GetLastError)(void* comm) = nullptr;
 

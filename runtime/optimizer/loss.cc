@@ -159,7 +159,7 @@ static at::Tensor ClassLoss(const LossJob& job, const at::Tensor& output, const 
     return at::cross_entropy_loss(logits, classes, {}, reduction, job.ignore_index,
                                   job.label_smoothing);
   } catch (const std::exception&) {
-    CheckClasses(job, classes, output.size(dim), name);
+    CheckClasses(job, target, output.size(dim), name);
     throw;
   }
 }

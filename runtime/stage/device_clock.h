@@ -18,6 +18,7 @@ class DeviceClock {
   int Mark();
   // Returns how many marks the device has reached. Never waits.
   int Reached();
+  bool AllReached() { return Reached() == static_cast<int>(used_); }
   // Returns when the device reached a mark, in seconds on the steady clock. The device is taken to
   // have reached the first mark when it was made. Waits for the device if it is not there yet.
   double Moment(int mark);

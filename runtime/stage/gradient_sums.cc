@@ -1,16 +1,20 @@
 #include "runtime/stage/gradient_sums.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
+#include "runtime/exec/reduce.h"
 #include "runtime/stage/island.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
 
-GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank,
+GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank, at::Device device,
                            const GradientOptions& options)
     : exact_(options.exact),
       wide_(options.wide),
@@ -19,7 +23,39 @@ GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank,
       rank_(rank),
       manifest_(manifest),
       conf_(conf),
-      groups_(MakeGradientGroups(manifest, conf, options)) {}
+      device_(device),
+      groups_(MakeGradientGroups(manifest, conf, options)) {
+  ExchangeOnDevices({});
+  if (!device.is_cpu()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+}
+
+void GradientSums::ExchangeOnDevices(const RankPairs& pairs) {
+  on_device_.clear();
+  for (const SharedGroup& group : groups_.exchanges) {
+    const RankPairs needed = ReducePairs(group);
+    on_device_.push_back(std::includes(pairs.begin(), pairs.end(), needed.begin(), needed.end()));
+  }
+}
+
+// Makes `second` wait for everything that has been launched on `first`.
+static void Follow(const c10::Stream& first, const c10::Stream& second) {
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(second);
+}
+
+std::shared_ptr<void> GradientSums::Exchanging(bool begins) {
+  if (!stream_) return nullptr;
+  if (begins) {
+    computing_ = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    Follow(*computing_, *stream_);
+  }
+  return std::make_shared<c10::StreamGuard>(*stream_);
+}
+
+void GradientSums::EndExchanges() {
+  if (computing_) Follow(*stream_, *computing_);
+}
 
 void GradientSums::Hold(int module, const Tensors& weights) {
   Held& held = modules_[module];
@@ -107,12 +143,13 @@ Bundle GradientSums::Gradient(int group, int holder) {
       const at::Tensor& weight = held.weights[slices[i].weight];
       whole = at::zeros(weight.sizes(),
                         at::device(weight.device()).dtype(TypeOf(weight.scalar_type())));
+      if (computing_) whole.record_stream(*computing_);  // where it will be used and freed
       filled_.insert(place);
     }
     if (fresh) flags.mutable_data_ptr<bool>()[i] = !filled_.count(place);
     parts.push_back(whole.view({-1}).narrow(0, slices[i].begin, slices[i].count));
   }
-  if (!parts[0].is_cpu()) {
+  if (!parts[0].is_cpu() && !on_device_[static_cast<size_t>(group)]) {
     Tensors& copies = on_host_[{group, holder}];
     if (copies.empty())
       for (const at::Tensor& part : parts) copies.push_back(OnHost(part));
@@ -127,7 +164,10 @@ Bundle GradientSums::Scratch(int group, const MemorySource& memory) const {
   Tensors parts;
   for (const WeightSlice& slice : slices) {
     const WeightInfo& weight = manifest_.modules[slice.module].held[slice.weight];
-    parts.push_back(EmptyTensor({slice.count}, TypeOf(DtypeOf(weight.dtype)), memory));
+    const at::ScalarType type = TypeOf(DtypeOf(weight.dtype));
+    parts.push_back(on_device_[static_cast<size_t>(group)] && !device_.is_cpu()
+                        ? EmptyOn(device_, {slice.count}, type)
+                        : EmptyTensor({slice.count}, type, memory));
   }
   parts.push_back(at::empty({static_cast<int64_t>(slices.size())}, at::kBool));
   return MakeBundle(std::move(parts));

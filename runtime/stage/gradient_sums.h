@@ -1,8 +1,13 @@
 // Accumulates the gradients of one rank's weights over a step: over microbatches, then, for those
 // shared between ranks, over ranks.
 #pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -15,7 +20,7 @@ namespace pipewright {
 
 class GradientSums {
  public:
-  GradientSums(const Manifest& manifest, const Conf& conf, int rank,
+  GradientSums(const Manifest& manifest, const Conf& conf, int rank, at::Device device,
                const GradientOptions& options);
 
   // Registers a module of this rank and its weights.
@@ -24,6 +29,10 @@ class GradientSums {
   // Adds one microbatch's gradients of a module's weights, undefined if no loss depends on the
   // weight. Must be called once for each microbatch of this rank and step.
   void Add(int module, int microbatch, Tensors found);
+
+  // Makes groups exchange gradients on devices if all messages are between these pairs of ranks,
+  // and others in host memory. Between steps only.
+  void ExchangeOnDevices(const RankPairs& pairs);
 
   // Returns a module's sums at its step, undefined if nothing was added, and begins the next step.
   Tensors Take(int module);
@@ -36,6 +45,8 @@ class GradientSums {
   // Adds `from` to `into`; undefined parts add nothing.
   static void AddTo(const Bundle& into, const Bundle& from);
   static void CopyTo(const Bundle& into, const Bundle& from);
+  std::shared_ptr<void> Exchanging(bool begins);
+  void EndExchanges();
 
  private:
   struct Held {
@@ -56,7 +67,11 @@ class GradientSums {
   const int microbatches_, minibatches_, rank_;
   const Manifest& manifest_;
   const Conf& conf_;
+  const at::Device device_;
   const GradientGroups groups_;
+  std::vector<bool> on_device_;           // by group: it is exchanged on devices
+  std::optional<c10::Stream> stream_;     // of exchanges; none on the CPU
+  std::optional<c10::Stream> computing_;  // that of all else, once an exchange has begun
   std::map<int, Held> modules_;
   // Flags for which parts of a holder's contribution, or of the sum that it gets, are defined.
   std::map<std::pair<int, int>, at::Tensor> flags_;

@@ -66,9 +66,9 @@ int64_t ReplicaBuffers::OwnMicrobatches(int replica, int replicas) const {
 
 // Returns a replica's contribution: its updates in the order of their microbatches, or the buffer.
 Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
-  if (buffer.merge != BufferMerge::kUpdates) return {CopyOnHost(Now(module, buffer))};
+  if (buffer.merge != BufferMerge::kUpdates) return {Now(module, buffer).clone()};
   Tensors updates;
-  for (auto& [place, update] : buffer.updates) updates.push_back(OnHost(update));
+  for (auto& [place, update] : buffer.updates) updates.push_back(update);
   TORCH_CHECK(static_cast<int64_t>(updates.size()) == own, "a replica has seen ", updates.size(),
               " microbatches instead of ", own);
   return updates;
@@ -77,7 +77,7 @@ Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
 // `brought` is indexed by place for updates, otherwise by replica.
 at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
                                   const std::vector<at::Tensor>& brought) const {
-  const at::Tensor now = OnHost(Now(module, buffer)), start = OnHost(buffer.start);
+  const at::Tensor now = Now(module, buffer), &start = buffer.start;
   if (buffer.merge == BufferMerge::kUpdates) {
     at::Tensor sum = start;
     for (const at::Tensor& update : brought)
@@ -91,17 +91,25 @@ at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
   }
   // A buffer that no replica wrote to, as a table or a mask, keeps its bits.
   const int replicas = static_cast<int>(brought.size());
-  bool written = false;
-  for (const at::Tensor& theirs : brought) written = written || !at::equal(theirs, start);
-  if (!written) return now.clone();
-  at::Tensor mean;
+  at::Tensor written, mean;
+  for (const at::Tensor& theirs : brought) {
+    const at::Tensor differs = theirs.ne(start).any();
+    written = written.defined() ? written.logical_or(differs) : differs;
+  }
   for (int r = 0; r < replicas; ++r) {
     const double weight = static_cast<double>(OwnMicrobatches(r, replicas)) /
                           static_cast<double>(int64_t{microbatches_} * minibatches_);
     if (weight == 0) continue;
     mean = mean.defined() ? mean.add_(brought[r], weight) : brought[r].mul(weight);
   }
-  return mean;
+  return at::where(written, mean, now);
+}
+
+// Returns the tensors as they travel to or from another rank: on the device, or in host memory.
+static Tensors ForTravel(Tensors tensors, bool on_device) {
+  if (!on_device)
+    for (at::Tensor& tensor : tensors) tensor = OnHost(tensor);
+  return tensors;
 }
 
 void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vector<int>& modules,
@@ -122,23 +130,33 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
       brought[self].push_back(std::move(tensor));
   }
   Tensors merged;
+  std::vector<std::pair<Token, int>> sent;  // and to whom
   if (self > 0) {
-    for (auto [module, buffer] : all)
-      merged.push_back(at::empty_like(Now(module, *buffer), at::device(at::kCPU)));
-    transport.Send(replicas[0], tag, MakeBundle(brought[self]));
+    const bool on_device = transport.TakesDevices(replicas[0]);
+    for (auto [module, buffer] : all) {
+      const at::Tensor now = Now(module, *buffer);
+      merged.push_back(
+          EmptyOn(on_device ? now.device() : at::kCPU, now.sizes(), now.scalar_type()));
+    }
+    sent.emplace_back(
+        transport.Send(replicas[0], tag, MakeBundle(ForTravel(brought[self], on_device))),
+        replicas[0]);
     transport.WaitFor(transport.Recv(replicas[0], tag, MakeBundle(merged)),
                       {Awaited::kBuffers, replicas[0]});
   } else {
     for (int r = 1; r < count; ++r) {
+      const bool on_device = transport.TakesDevices(replicas[r]);
       for (auto [module, buffer] : all) {
         const at::Tensor now = Now(module, *buffer);
         const bool updates = buffer->merge == BufferMerge::kUpdates;
         const at::ScalarType type = updates ? at::kDouble : now.scalar_type();
         for (int64_t k = updates ? OwnMicrobatches(r, count) : 1; k > 0; --k)
-          brought[r].push_back(at::empty(now.sizes(), type));
+          brought[r].push_back(EmptyOn(on_device ? now.device() : at::kCPU, now.sizes(), type));
       }
       transport.WaitFor(transport.Recv(replicas[r], tag, MakeBundle(brought[r])),
                         {Awaited::kBuffers, replicas[r]});
+      for (at::Tensor& tensor : brought[r])
+        tensor = OnDeviceLater(tensor, Now(all[0].first, *all[0].second).device());
     }
     std::vector<size_t> next(count, 0);
     for (auto [module, buffer] : all) {
@@ -152,8 +170,13 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
         for (int r = 0; r < count; ++r) of_buffer.push_back(brought[r][next[r]++]);
       merged.push_back(Merged(module, *buffer, of_buffer).contiguous());
     }
-    for (int r = 1; r < count; ++r) transport.Send(replicas[r], tag, MakeBundle(merged));
+    for (int r = 1; r < count; ++r)
+      sent.emplace_back(
+          transport.Send(replicas[r], tag,
+                         MakeBundle(ForTravel(merged, transport.TakesDevices(replicas[r])))),
+          replicas[r]);
   }
+  for (const auto& [token, peer] : sent) transport.WaitFor(token, {Awaited::kBuffers, peer});
   for (size_t b = 0; b < all.size(); ++b) {
     auto [module, buffer] = all[b];
     Now(module, *buffer).copy_(merged[b]);

@@ -37,11 +37,21 @@ static std::shared_ptr<void> PlainMemory(size_t bytes) {
   return {c10::alloc_cpu(bytes), c10::free_cpu};
 }
 
-std::shared_ptr<void> SlotMemory::Take(Blocks& blocks, size_t bytes, const MemorySource& source) {
+std::shared_ptr<void> SlotMemory::Take(Blocks& blocks, size_t bytes, bool on_device,
+                                       const MemorySource& source) {
+  // The first step of a run may receive in host memory what later ones receive on the device.
+  std::erase_if(blocks, [&](const Block& block) {
+    if (block.on_device == on_device) return false;
+    bytes_ -= static_cast<int64_t>(block.bytes);
+    return true;
+  });
   bytes = std::max<size_t>(bytes, 1);
   auto block = std::find_if(blocks.begin(), blocks.end(),
                             [](const Block& b) { return IsFree(b.memory); });
-  if (block == blocks.end()) block = blocks.emplace(blocks.end());
+  if (block == blocks.end()) {
+    block = blocks.emplace(blocks.end());
+    block->on_device = on_device;
+  }
   if (block->bytes < bytes) {
     block->memory = nullptr;  // freed before more is allocated
     bytes_ -= static_cast<int64_t>(std::exchange(block->bytes, 0));
@@ -77,11 +87,14 @@ Bundle SlotMemory::Receive(const ReceiveSlot& slot, const std::vector<Part>& ten
     const auto& [spec, on_device] = tensors[i];
     const MemorySource& source = on_device ? device_source_ : source_;
     message.push_back(EmptyTensor(
-        spec->sizes, spec->type, [&](size_t bytes) { return Take(blocks[i], bytes, source); },
+        spec->sizes, spec->type,
+        [&, on_device = on_device](size_t bytes) {
+          return Take(blocks[i], bytes, on_device, source);
+        },
         on_device ? device_ : at::kCPU));
     layout += static_cast<size_t>(LayoutBytes(spec->sizes.size()));
   }
-  return MessageOf(std::move(message), Take(blocks.back(), layout, nullptr), layout);
+  return MessageOf(std::move(message), Take(blocks.back(), layout, false, nullptr), layout);
 }
 
 }  // namespace pipewright

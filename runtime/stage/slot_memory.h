@@ -49,9 +49,11 @@ class SlotMemory {
   struct Block {
     std::shared_ptr<void> memory;
     size_t bytes = 0;
+    bool on_device = false;
   };
   using Blocks = std::vector<Block>;
-  std::shared_ptr<void> Take(Blocks& blocks, size_t bytes, const MemorySource& source);
+  std::shared_ptr<void> Take(Blocks& blocks, size_t bytes, bool on_device,
+                             const MemorySource& source);
 
   const MemorySource source_, device_source_;
   const at::Device device_;

@@ -56,7 +56,7 @@ TorchStages::State::State(const StageSettings& s)
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
       receive_buffers(memory, device),
       training(s.options.training),
-      gradients(manifest, conf, s.transport.rank(),
+      gradients(manifest, conf, s.transport.rank(), device,
                 {.microbatches = job.microbatches,
                  .minibatches = job.accumulate,
                  .exact = job.exact_reduce,
@@ -209,7 +209,7 @@ LossTerms& TorchStages::terms() { return state_->terms; }
 void TorchStages::MeasureGradients() { state_->updater.Measure(state_->late); }
 
 Awaited TorchStages::AwaitsDevice() {
-  if (state_->late.Ready()) return {};
+  if (state_->late.Ready() && state_->clock.AllReached()) return {};
   return {.kind = Awaited::kDevice, .microbatch = state_->clock.Reached()};
 }
 
@@ -404,6 +404,14 @@ void TorchStages::State::ComputeLosses(int stage, int microbatch,
       ComputeLoss(static_cast<int>(k), microbatch, values[loss_values[k]].toTensor(), keep);
 }
 
+// Returns true if the tensor lies in the memory of a weight of the stage.
+bool TorchStages::State::IsWeight(int stage, const at::Tensor& tensor) const {
+  for (int module : modules_of[stage])
+    for (const at::Tensor& weight : modules.at(module).weights)
+      if (weight.defined() && MemoryOf(weight) == MemoryOf(tensor)) return true;
+  return false;
+}
+
 std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<Bundle> inputs) {
   State& s = *state_;
   std::vector<c10::IValue> values(s.manifest.values.size());
@@ -411,7 +419,9 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   std::vector<std::pair<int, c10::IValue>> received;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const EdgeContents& contents = s.contents[s.edges_in[stage][i]];
-    const Tensors tensors = ReadMessage(inputs[i], s.device);
+    std::vector<bool> scalars;
+    for (int id : contents.forward) scalars.push_back(s.value(id).kind != ValueKind::kTensor);
+    const Tensors tensors = ReadMessage(inputs[i], s.device, scalars);
     for (size_t k = 0; k < contents.forward.size(); ++k) {
       const int id = contents.forward[k];
       values[id] = FromTensor(tensors[k], s.value(id));
@@ -442,6 +452,9 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
       // The receiver expects it on the device.
       if (s.value(id).kind == ValueKind::kTensor)
         tensors.back() = OnDeviceLater(tensors.back(), s.device);
+      // It may leave after the STEP that changes the weight.
+      if (!tensors.back().is_cpu() && s.IsWeight(stage, tensors.back()))
+        tensors.back() = tensors.back().clone();
     }
     out.push_back(MakeMessage(std::move(tensors)));
   }
@@ -461,6 +474,14 @@ void TorchStages::Add(const Bundle& into, const Bundle& from) { GradientSums::Ad
 void TorchStages::Copy(const Bundle& into, const Bundle& from) { GradientSums::CopyTo(into, from); }
 void TorchStages::OnReady(std::function<void(int)> ready) {
   state_->gradients.OnReady(std::move(ready));
+}
+
+std::shared_ptr<void> TorchStages::Exchanging(bool begins) {
+  return state_->gradients.Exchanging(begins);
+}
+void TorchStages::EndExchanges() { state_->gradients.EndExchanges(); }
+void TorchStages::ExchangeOnDevices(const RankPairs& pairs) {
+  state_->gradients.ExchangeOnDevices(pairs);
 }
 
 int TorchStages::Mark() { return state_->clock.Mark(); }

@@ -91,7 +91,8 @@ class TorchStages : public StageBody {
   // numbers among them.
   void MeasureGradients();
   void ReadNumbers();
-  // Returns what ReadNumbers would wait for: kDevice, or kNothing.
+  // Returns kDevice while the device computes: ReadNumbers and Moment would wait for it. Else
+  // kNothing.
   Awaited AwaitsDevice();
   // Returns true on the rank that gets all losses after a step: the first replica of the first
   // loss.
@@ -100,6 +101,8 @@ class TorchStages : public StageBody {
   const std::vector<int>& loss_stages() const;
   // Returns the groups of gradients that the executor sums over ranks.
   const std::vector<SharedGroup>& groups() const;
+  // Says between which ranks the next steps may exchange gradients on devices; at first, none.
+  void ExchangeOnDevices(const RankPairs& pairs);
   // Makes the next steps train, or else run forward only, without dropout, with running statistics.
   void SetTraining(bool training);
 
@@ -138,6 +141,8 @@ class TorchStages : public StageBody {
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
+  std::shared_ptr<void> Exchanging(bool begins) override;
+  void EndExchanges() override;
   void Step(int stage) override;
   int Mark() override;
   double Moment(int mark) override;

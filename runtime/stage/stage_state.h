@@ -57,7 +57,7 @@ struct TorchStages::State {
   const Manifest& manifest;
   const Conf& conf;
   const StageGraph& graph;
-  const at::Device device;    // on which the modules compute; messages lie in host memory
+  const at::Device device;  // on which the modules compute
   DeviceClock clock;
   const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
@@ -130,6 +130,7 @@ struct TorchStages::State {
   }
 
   c10::IValue InputValue(int input, int microbatch) const;
+  bool IsWeight(int stage, const at::Tensor& tensor) const;
 
   // Defined in versions.cc.
   void Hold(int stage, int version);

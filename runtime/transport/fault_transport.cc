@@ -119,10 +119,7 @@ struct FaultTransport::State {
 };
 
 FaultTransport::FaultTransport(Transport& inner, const FaultOptions& options)
-    : state_(std::make_unique<State>(inner, options)) {
-  SetStatus(inner.status());
-  SetHosts(inner.hosts());
-}
+    : WrappedTransport(inner), state_(std::make_unique<State>(inner, options)) {}
 
 FaultTransport::~FaultTransport() {
   try {
@@ -131,11 +128,6 @@ FaultTransport::~FaultTransport() {
   } catch (const std::exception&) {  // another rank has failed
   }
 }
-
-int FaultTransport::rank() const { return state_->inner.rank(); }
-int FaultTransport::size() const { return state_->inner.size(); }
-int FaultTransport::max_tag() const { return state_->inner.max_tag(); }
-std::shared_ptr<void> FaultTransport::Memory(size_t bytes) { return state_->inner.Memory(bytes); }
 
 Token FaultTransport::Send(int peer, int tag, Bundle bundle) {
   State& s = *state_;
@@ -176,8 +168,6 @@ void FaultTransport::Wait(const Token& token) {
   }
 }
 
-bool FaultTransport::NeedsProgress() const { return state_->inner.NeedsProgress(); }
-void FaultTransport::Progress() { state_->inner.Progress(); }
 void FaultTransport::BeginCompute() {
   state_->Pump(false);
   state_->inner.BeginCompute();
@@ -201,12 +191,6 @@ std::vector<std::string> FaultTransport::AllGather(const std::string& bytes) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   return state_->inner.AllGather(bytes);
-}
-
-void FaultTransport::Abort(const std::string& message, int exit_code) {
-  Transport& inner = state_->inner;
-  inner.Abort(message, exit_code);
-  std::abort();
 }
 
 }  // namespace pipewright

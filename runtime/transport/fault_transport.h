@@ -45,26 +45,19 @@ struct FaultOptions {
 FaultOptions ParseFaults(const std::string& text);
 
 // `inner` must outlive this transport and must not be used directly meanwhile.
-class FaultTransport : public Transport {
+class FaultTransport : public WrappedTransport {
  public:
   FaultTransport(Transport& inner, const FaultOptions& options);
   // Posts all messages that are still held back.
   ~FaultTransport() override;
 
-  int rank() const override;
-  int size() const override;
-  int max_tag() const override;
-  std::shared_ptr<void> Memory(size_t bytes) override;
   Token Send(int peer, int tag, Bundle bundle) override;
   Token Recv(int peer, int tag, Bundle bundle) override;
   bool Test(const Token& token) override;
   void BeginCompute() override;
-  bool NeedsProgress() const override;
-  void Progress() override;
   size_t Pending() override;
   void BeginAction(int64_t step, int entry) override;
   std::vector<std::string> AllGather(const std::string& bytes) override;
-  [[noreturn]] void Abort(const std::string& message, int exit_code) override;
 
  private:
   void Wait(const Token& token) override;

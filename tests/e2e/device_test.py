@@ -81,6 +81,8 @@ class Devices(support.Case):
         self.assertIn("note: ranks 0, 1 on sim:0\n", result.out)
 
     def test_through_host_memory_and_beside_the_cpu(self):
+        support.export_gpt(support.gpt(tied=False), self.path("untied.pt2"))
+        package = self.compile("untied.pt2", "untied.pkg", "--split", "equal:4")
         job = support.token_job(steps=4, optimizer={**support.ADAMW, "clip_norm": 0.1})
         runs = []
         for devices in (("cpu", "cpu", "cpu"), ("sim:0", "sim:1", "sim:2"), ("sim:1", "cpu", "sim:0"),
@@ -89,7 +91,7 @@ class Devices(support.Case):
             conf["rank_to_device_map"] = {str(rank): device for rank, device in enumerate(devices)}
             self.path("devices.json").write_text(json.dumps(conf))
             self.succeed(support.call(
-                ["mpirun", "-n", 3, support.RUN, "train", self.package, self.write_job(job), "--conf",
+                ["mpirun", "-n", 3, support.RUN, "train", package, self.write_job(job), "--conf",
                  self.path("devices.json"), "--links", "mpi", "--save", self.path("trained.safetensors")],
                 environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3"}))
             runs.append(support.load_file(self.path("trained.safetensors")))
@@ -136,6 +138,11 @@ class Nccl(support.Case):
         super().setUpClass()
         support.export_gpt(support.gpt(tied=False), cls.folder / "gpt.pt2")
         cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--split", "equal:3", "--ranks", "3")
+        # The test device draws random numbers on the host, which waits for it.
+        support.export_gpt(support.gpt(tied=False, dropout=0.0), cls.folder / "still.pt2")
+        support.export_gpt(support.gpt(tied=True, dropout=0.0), cls.folder / "tied.pt2")
+        cls.still, cls.tied = (cls.compile(f"{name}.pt2", f"{name}.pkg", "--split", "equal:3", "--ranks", "3")
+                               for name in ("still", "tied"))
 
     def run_train(self, *options, **environment):
         job = self.write_job(support.token_job(steps=6, schedule="1f1b"))
@@ -176,12 +183,16 @@ class Nccl(support.Case):
 
     def test_the_host_waits_once_a_step(self):
         """For losses and norms, on an event; and never for the device or a copy."""
-        def waits(steps, **changes):
+        def waits(package, conf, steps, **changes):
             file = self.path("waits")
             file.unlink(missing_ok=True)
             job = self.write_job(support.token_job(steps=steps, **changes))
+            options = []
+            if conf:
+                options = ["--conf", self.path("conf.json")]
+                options[1].write_text(json.dumps(conf))
             self.succeed(support.call(
-                ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl"],
+                ["mpirun", "-n", 3, support.RUN, "train", package, job, "--device", "auto", "--links", "nccl", *options],
                 environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
                              "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
             counts = {}
@@ -191,12 +202,40 @@ class Nccl(support.Case):
                     counts[name] = counts.get(name, 0) + int(count)
             return counts
 
-        for changes in ({}, {"optimizer": {**support.ADAMW, "clip_norm": 0.1}, "schedule": "zb-h1"},
-                        {"accuracy": True}):
+        clipped = {**support.ADAMW, "clip_norm": 0.1}
+        replicas = {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}
+        exact = {"optimizer": clipped, "microbatches": 4, "reduce": "exact"}
+        for package, conf, changes in (
+                (self.still, None, {}),
+                (self.still, None, {"optimizer": clipped, "schedule": "zb-h1"}),
+                (self.still, None, {"accuracy": True}),
+                (self.still, replicas, {"optimizer": clipped, "microbatches": 4}),
+                (self.still, replicas, exact),
+                (self.tied, None, {"optimizer": clipped})):
             changes = {"check_shared": False, "log_every": 100, **changes}
-            few, many = waits(3, **changes), waits(8, **changes)
+            few, many = waits(package, conf, 3, **changes), waits(package, conf, 8, **changes)
             self.assertEqual({name: many[name] - few[name] for name in many},
                              {"devices": 0, "streams": 0, "events": 5 * 3, "copies": 0}, changes)
+
+    def test_the_watchdog_hears_of_a_wait_without_losses(self):
+        """Ranks that keep no numbers wait for their device, too."""
+        job = self.write_job(support.token_job(steps=6, nan="ignore"))
+        result = support.call(
+            ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl",
+             "--stall-limit", "3"],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "FAKE_NCCL_DELAY_US": "120000000",
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")})
+        self.assert_fails(result, "no rank has come further for [0-9]+ s: every rank waits for another")
+
+    def test_copies_of_weights_on_a_device_and_a_cpu_are_refused(self):
+        conf = self.path("mixed.json")
+        conf.write_text(json.dumps({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]},
+                                    "rank_to_device_map": {"0": "sim:0", "1": "cpu", "2": "sim:1"}}))
+        job = self.write_job(support.token_job(steps=2, microbatches=4))
+        result = support.call(["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--conf", conf],
+                              environment={"LD_PRELOAD": str(LIBRARY)})
+        self.assert_fails(result, r"stage 0 on rank 0 \(sim:0\) and stage 0 on rank 1 \(cpu\) hold copies of the same "
+                          "weights, which would drift apart", r"rank_to_device_map")
 
     def test_losses_of_overlapping_steps_are_read_in_time(self):
         job = support.token_job(schedule="pipedream", optimizer=support.SGD, steps=6, nan="ignore", check_shared=False)

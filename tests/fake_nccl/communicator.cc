@@ -26,7 +26,6 @@ constexpr int kLookMs = 5;  // how often waits look for an abort
 // The first message on a socket.
 struct Greeting {
   int rank = 0;
-  bool collective = false;
 };
 
 struct SocketAddress {
@@ -65,13 +64,13 @@ void WaitFor(const Communicator& comm, int socket, short events) {
 }
 
 // Connects as soon as the peer listens.
-int ConnectTo(const Communicator& comm, const std::string& token, int peer, bool collective,
+int ConnectTo(const Communicator& comm, const std::string& token, int peer,
               Clock::time_point deadline) {
   const SocketAddress at = AddressOf(token, peer);
   for (;;) {
     const int made = MakeSocket();
     if (connect(made, at.get(), at.size) == 0) {
-      const Greeting greeting{comm.rank, collective};
+      const Greeting greeting{comm.rank};
       Put(comm, made, &greeting, sizeof(greeting));
       return made;
     }
@@ -88,7 +87,7 @@ void AcceptOne(Communicator& comm, int listener, Clock::time_point deadline) {
   const int made = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   Greeting greeting;
   Get(comm, made, &greeting, sizeof(greeting));
-  (greeting.collective ? comm.star : comm.in).at(static_cast<size_t>(greeting.rank)) = made;
+  comm.in.at(static_cast<size_t>(greeting.rank)) = made;
 }
 
 }  // namespace
@@ -111,7 +110,7 @@ FakeSettings SettingsFromEnvironment() {
 
 void Connect(Communicator& comm, const std::string& token) {
   const size_t ranks = static_cast<size_t>(comm.ranks);
-  comm.out.assign(ranks, -1), comm.in.assign(ranks, -1), comm.star.assign(ranks, -1);
+  comm.out.assign(ranks, -1), comm.in.assign(ranks, -1);
   comm.out_used.assign(ranks, false), comm.in_used.assign(ranks, false);
   const auto deadline = Clock::now() + std::chrono::seconds(comm.settings.init_seconds);
   const SocketAddress at = AddressOf(token, comm.rank);
@@ -122,14 +121,12 @@ void Connect(Communicator& comm, const std::string& token) {
   if (bind(listener.socket, at.get(), at.size) != 0 || listen(listener.socket, 2 * comm.ranks) != 0)
     throw OperationFailure{kInvalidUsage, "two ranks have number " + std::to_string(comm.rank)};
   for (int peer = 0; peer < comm.ranks; ++peer)
-    comm.out[static_cast<size_t>(peer)] = ConnectTo(comm, token, peer, false, deadline);
-  if (comm.rank > 0) comm.star[0] = ConnectTo(comm, token, 0, true, deadline);
-  for (int n = comm.ranks + (comm.rank == 0 ? comm.ranks - 1 : 0); n > 0; --n)
-    AcceptOne(comm, listener.socket, deadline);
+    comm.out[static_cast<size_t>(peer)] = ConnectTo(comm, token, peer, deadline);
+  for (int n = comm.ranks; n > 0; --n) AcceptOne(comm, listener.socket, deadline);
 }
 
 void CloseSockets(Communicator& comm) {
-  for (auto* sockets : {&comm.out, &comm.in, &comm.star})
+  for (auto* sockets : {&comm.out, &comm.in})
     for (int& socket : *sockets)
       if (socket >= 0) close(std::exchange(socket, -1));
 }

@@ -42,10 +42,7 @@ struct Communicator {
   FakeSettings settings;
   // By peer: the sockets to send and to receive by.
   std::vector<int> out, in;
-  // Sockets for collective operations: rank 0 has one to each rank; the others have one to rank 0.
-  std::vector<int> star;
   std::vector<bool> out_used, in_used;  // by the thread that launches
-  bool star_used = false;
   std::atomic<bool> aborted = false;
   std::atomic<int> error = 0;
   std::atomic<int> operations = 0;

@@ -22,7 +22,6 @@
 #include "communicator.h"
 #include "operations.h"
 #include "runtime/nccl/nccl_library.h"
-#include "sums.h"
 #include "tests/device/device.h"
 
 namespace fake_nccl {
@@ -96,9 +95,7 @@ std::vector<sim::Access> AccessesOf(const FakeGroup& group) {
   std::vector<sim::Access> accesses;
   for (const FakeOperation& op : group.operations) {
     const size_t bytes = op.count * BytesOfType(op.type);
-    const bool reads = op.kind == OperationKind::kSend || op.kind == OperationKind::kAllReduce ||
-                       (op.kind == OperationKind::kBroadcast && op.peer == group.comm->rank);
-    if (reads) accesses.push_back({op.from, bytes, false});
+    if (op.from) accesses.push_back({op.from, bytes, false});
     if (op.to) accesses.push_back({op.to, bytes, true});
   }
   return accesses;
@@ -128,14 +125,8 @@ std::vector<int> FreshSockets(FakeGroup& group) {
     used[at] = true;
   };
   for (const FakeOperation& op : group.operations) {
-    if (op.kind == OperationKind::kSend) {
-      use(comm.out_used, comm.out, op.peer);
-    } else if (op.kind == OperationKind::kRecv) {
-      use(comm.in_used, comm.in, op.peer);
-    } else if (!std::exchange(comm.star_used, true)) {
-      for (int socket : comm.star)
-        if (socket >= 0) fresh.push_back(socket);
-    }
+    const bool sends = op.kind == OperationKind::kSend;
+    use(sends ? comm.out_used : comm.in_used, sends ? comm.out : comm.in, op.peer);
   }
   return fresh;
 }
@@ -175,10 +166,7 @@ int EndGroups() {
 std::string Mistake(const Communicator& comm, const void* stream, const FakeOperation& op) {
   if (!stream) return "the stream is null";
   if (BytesOfType(op.type) == 0) return "there is no type " + std::to_string(op.type);
-  if (op.kind != OperationKind::kAllReduce && (op.peer < 0 || op.peer >= comm.ranks))
-    return "there is no rank " + std::to_string(op.peer);
-  if (op.operation < pipewright::kNcclSum || op.operation > pipewright::kNcclAverage)
-    return "there is no operation " + std::to_string(op.operation);
+  if (op.peer < 0 || op.peer >= comm.ranks) return "there is no rank " + std::to_string(op.peer);
   for (const FakeGroup& group : open_groups.groups)
     if (group.comm == &comm && group.stream != stream)
       return "this fake has one stream for all operations of a communicator in a group";
@@ -322,16 +310,6 @@ int ncclSend(const void* from, size_t count, int type, int peer, void* comm, voi
 
 int ncclRecv(void* to, size_t count, int type, int peer, void* comm, void* stream) {
   return Add(comm, stream, {OperationKind::kRecv, peer, nullptr, to, count, type});
-}
-
-int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* comm,
-                  void* stream) {
-  return Add(comm, stream, {OperationKind::kAllReduce, -1, from, to, count, type, operation});
-}
-
-int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, void* comm,
-                  void* stream) {
-  return Add(comm, stream, {OperationKind::kBroadcast, root, from, to, count, type});
 }
 
 }  // extern "C"

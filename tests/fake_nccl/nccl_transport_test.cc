@@ -42,18 +42,43 @@ TEST(NcclTransport, SendsValuesOnDevicesAndOnTheHostInOneBundle) {
   });
 }
 
-TEST(NcclTransport, WhatIsLaunchedAfterASendsWaitMayChangeItsMemory) {
+// As sums of gradients do.
+TEST(NcclTransport, AnAnswerMayArriveInTheMemoryOfWhatItAnswers) {
   OnTwoDevices([](NcclTransport& transport, at::Device device) {
     const int peer = 1 - transport.rank();
     const at::Tensor memory = Numbers(100, device);
     for (int round = 0; round < 5; ++round)
       if (transport.rank() == 0) {
-        transport.WaitFor(transport.Send(peer, 0, MakeBundle({memory})), {});
-        memory.add_(1);
+        const Token sent = transport.Send(peer, 0, MakeBundle({memory}));
+        transport.WaitFor(sent, {});
+        transport.ComeAfter(sent);
+        transport.WaitFor(transport.Recv(peer, 0, MakeBundle({memory})), {});
       } else {
         transport.WaitFor(transport.Recv(peer, 0, MakeBundle({memory})), {});
-        EXPECT_TRUE(at::equal(memory.cpu(), at::arange(100, at::kFloat).add(round)));
+        const at::Tensor answer = memory.add(1);
+        transport.WaitFor(transport.Send(peer, 0, MakeBundle({answer})), {});
       }
+    EXPECT_TRUE(at::equal(memory.cpu(), at::arange(100, at::kFloat).add(5 - transport.rank())));
+  });
+}
+
+// The ranks post their messages in different orders, and wait for the last first.
+TEST(NcclTransport, TagsTellMessagesApart) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    std::vector<Token> tokens;
+    std::vector<at::Tensor> received;
+    for (int i = 0; i < 8; ++i)
+      if (transport.rank() == 0) {
+        tokens.push_back(transport.Send(peer, i, MakeBundle({Numbers(10 + i, device)})));
+      } else {
+        const int tag = i % 2 ? i - 1 : i + 1;
+        received.push_back(at::empty({10 + tag}, at::device(device).dtype(at::kFloat)));
+        tokens.push_back(transport.Recv(peer, tag, MakeBundle({received.back()})));
+      }
+    for (size_t i = tokens.size(); i-- > 0;) transport.WaitFor(tokens[i], {});
+    for (const at::Tensor& values : received)
+      EXPECT_TRUE(at::equal(values.cpu(), at::arange(values.numel(), at::kFloat)));
   });
 }
 

@@ -7,20 +7,22 @@
 
 namespace fake_nccl {
 
-enum class OperationKind { kSend, kRecv, kAllReduce, kBroadcast };
+enum class OperationKind { kSend, kRecv };
 
 struct FakeOperation {
   OperationKind kind = OperationKind::kSend;
-  int peer = -1;               // or the root of a broadcast
+  int peer = -1;
   const void* from = nullptr;  // addresses of the device
   void* to = nullptr;
   size_t count = 0;
   int type = 0;
-  int operation = 0;  // an NcclOperation
 };
 
-// Runs the operations of a group: each peer's sends, each peer's receives, and the collective
-// operations are in order, and all of these progress at once. An error is kept in the communicator.
+// Returns the bytes of an element of an NcclType, or 0 if there is no such type here.
+size_t BytesOfType(int type);
+
+// Runs the operations of a group: each peer's sends and each peer's receives are in order, and all
+// of these progress at once. An error is kept in the communicator.
 void RunOperations(Communicator& comm, const std::vector<FakeOperation>& operations);
 
 // Returns where the host's threads find memory of the device.

@@ -20,13 +20,22 @@ std::string Refusal(const std::string& name, const PlaceOnHost& place, const Acc
 
 TEST(RankDevice, PlacesAreCountedAmongRanksThatSeeTheSame) {
   const std::vector<std::string> visible = {"a", "b", "a", "b", "a"};
-  auto place = [&](int rank) {
-    const PlaceOnHost found = PlaceOf(rank, visible);
+  const std::vector<AskedDevice> asked(5, {"auto", "--device"});
+  auto place = [&](size_t rank) {
+    const PlaceOnHost found = PlaceOf(rank, visible, asked);
     return std::pair(found.local, found.count);
   };
   EXPECT_EQ(place(0), std::pair(0, 3));
   EXPECT_EQ(place(3), std::pair(1, 2));
   EXPECT_EQ(place(4), std::pair(2, 3));
+}
+
+TEST(RankDevice, RanksOnTheCpuShareNoDevice) {
+  const std::vector<std::string> visible(4, "a");
+  const std::vector<AskedDevice> asked = {{"cpu", ""}, {"cuda", ""}, {"", ""}, {"cuda", ""}};
+  EXPECT_EQ(PlaceOf(1, visible, asked).local, 0);
+  EXPECT_EQ(PlaceOf(3, visible, asked).local, 1);
+  EXPECT_EQ(PlaceOf(3, visible, asked).count, 2);
 }
 
 TEST(RankDevice, StaysOnTheCpuUnlessAsked) {

@@ -37,15 +37,10 @@ struct Places {
 };
 
 // Forwards everything, and records each receive of the plan.
-class NotingTransport : public Transport {
+class NotingTransport : public WrappedTransport {
  public:
   explicit NotingTransport(Transport& inner, bool own_memory)
-      : inner_(inner), own_memory_(own_memory) {
-    SetStatus(inner.status());
-  }
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int max_tag() const override { return inner_.max_tag(); }
+      : WrappedTransport(inner), own_memory_(own_memory) {}
   std::shared_ptr<void> Memory(size_t bytes) override {
     if (!own_memory_) return nullptr;
     ++asked;
@@ -56,7 +51,7 @@ class NotingTransport : public Transport {
       for (const Place& place : messages)
         if (!bundle.regions.empty() && bundle.regions[0].data == place[0].first)
           places.sent_on.insert(from.first);
-    return inner_.Send(peer, tag, std::move(bundle));
+    return WrappedTransport::Send(peer, tag, std::move(bundle));
   }
   Token Recv(int peer, int tag, Bundle bundle) override {
     if (in_step_ && tag <= max_tag() - kReservedTags) {
@@ -64,29 +59,17 @@ class NotingTransport : public Transport {
       for (const Region& region : bundle.regions) place.emplace_back(region.data, region.bytes);
       places.messages[{peer, tag}].push_back(std::move(place));
     }
-    return inner_.Recv(peer, tag, std::move(bundle));
+    return WrappedTransport::Recv(peer, tag, std::move(bundle));
   }
-  bool Test(const Token& token) override { return inner_.Test(token); }
   void BeginAction(int64_t step, int entry) override {
     in_step_ = true;
-    inner_.BeginAction(step, entry);
-  }
-  size_t Pending() override { return inner_.Pending(); }
-  std::vector<std::string> AllGather(const std::string& bytes) override {
-    return inner_.AllGather(bytes);
-  }
-  [[noreturn]] void Abort(const std::string& message, int code) override {
-    inner_.Abort(message, code);
-    std::abort();
+    WrappedTransport::BeginAction(step, entry);
   }
 
   Places places;
   int asked = 0;
 
  private:
-  void Wait(const Token& token) override { inner_.WaitFor(token, {}); }
-
-  Transport& inner_;
   const bool own_memory_;
   bool in_step_ = false;
 };

@@ -322,12 +322,14 @@ void FakeBody::Evict(int stage) {
   if (!case_.offloads) StageBody::Evict(stage);
 }
 
-void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook) {
+void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook,
+                   const BodyAround& around) {
   const int rank = transport.rank();
   FakeBody body(c, rank, std::move(hook));
   body.memory = [&transport](size_t bytes) { return transport.Memory(bytes); };
   {
-    Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
+    const std::unique_ptr<StageBody> outer = around ? around(body) : nullptr;
+    Executor executor(c.plan, c.graph, c.groups, outer ? *outer : body, transport, c.options);
     for (int i = 0; i < c.steps; ++i) {
       executor.RunStep(c.first_step + i);
       const auto& trace = executor.trace();

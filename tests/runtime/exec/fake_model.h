@@ -84,7 +84,10 @@ class FakeBody : public StageBody {
 
 // Runs the case on one rank and compares with the reference: EXPECTs that everything that this rank
 // holds agrees, that no buffer remains, and that the trace has every action.
-void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook = nullptr);
+// `around`: makes the body that the executor calls, if it is not the given one.
+using BodyAround = std::function<std::unique_ptr<StageBody>(StageBody&)>;
+void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook = nullptr,
+                   const BodyAround& around = nullptr);
 
 // --- cases ---
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/error_text.h"
+
 namespace pipewright {
 namespace {
 
@@ -34,24 +36,38 @@ Chain MakeChain(int ranks) {
   return chain;
 }
 
-NcclPairs Pairs(const std::vector<std::string>& devices, std::vector<std::string> visible = {}) {
+RankPairs Pairs(const std::vector<std::string>& devices, std::vector<std::string> visible = {}) {
   const Chain chain = MakeChain(static_cast<int>(devices.size()));
   visible.resize(devices.size());
-  return PairsOf(chain.plan, chain.graph, devices, visible);
+  return PairsOverNccl(PlanPairs(chain.plan, chain.graph), devices, visible);
 }
 
 TEST(Pairs, NeighborsOnDevicesInBothDirections) {
-  EXPECT_EQ(Pairs({"cuda:0", "cuda:1", "cuda:2"}), (NcclPairs{{0, 1}, {1, 0}, {1, 2}, {2, 1}}));
+  EXPECT_EQ(Pairs({"cuda:0", "cuda:1", "cuda:2"}), (RankPairs{{0, 1}, {1, 0}, {1, 2}, {2, 1}}));
 }
 
 TEST(Pairs, NotWithTheCpu) {
-  EXPECT_EQ(Pairs({"cuda:0", "cpu", "cuda:1"}), NcclPairs{});
-  EXPECT_EQ(Pairs({"cpu", "cuda:0", "cuda:1"}), (NcclPairs{{1, 2}, {2, 1}}));
+  EXPECT_EQ(Pairs({"cuda:0", "cpu", "cuda:1"}), RankPairs{});
+  EXPECT_EQ(Pairs({"cpu", "cuda:0", "cuda:1"}), (RankPairs{{1, 2}, {2, 1}}));
 }
 
 TEST(Pairs, NotOnOneDevice) {
-  EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}), NcclPairs{});
-  EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}, {"a", "b"}), (NcclPairs{{0, 1}, {1, 0}}));
+  EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}), RankPairs{});
+  EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}, {"a", "b"}), (RankPairs{{0, 1}, {1, 0}}));
+}
+
+// Every stream needs a connection of its own.
+TEST(Pairs, AsManyConnectionsAsStreams) {
+  const RankPairs pairs = Pairs({"cuda:0", "cuda:1", "cuda:2"});
+  CheckConnections(pairs, 32);
+  CheckConnections(pairs, 7);
+  EXPECT_EQ(ErrorOf([&] { CheckConnections(pairs, 6); }),
+            "NCCL: rank 1 exchanges values with others in 4 directions and needs 7 connections to "
+            "its device, where CUDA_DEVICE_MAX_CONNECTIONS gives 6\n"
+            "  set CUDA_DEVICE_MAX_CONNECTIONS to 7 or more, or do not set it");
+  RankPairs many;
+  for (int other = 1; other <= 30; ++other) many.emplace(0, other);
+  EXPECT_NE(ErrorOf([&] { CheckConnections(many, 32); }).find("(--links mpi)"), std::string::npos);
 }
 
 }  // namespace

@@ -88,11 +88,9 @@ static Tensors Sums(bool exact, const Conf& conf, int microbatches, std::vector<
   for (int m = 0; m < 2; ++m)
     for (int rank : conf.stage_to_ranks[conf.module_to_stage[m]]) {
       if (!own[rank]) {
-        own[rank] =
-            std::make_unique<GradientSums>(manifest, conf, rank,
-                                           GradientOptions{.microbatches = microbatches,
-                                                           .exact = exact,
-                                                           .bucket_bytes = 32});
+        own[rank] = std::make_unique<GradientSums>(
+            manifest, conf, rank, at::Device(at::kCPU),
+            GradientOptions{.microbatches = microbatches, .exact = exact, .bucket_bytes = 32});
         own[rank]->OnReady([&announced](int group) { ++announced[group]; });
       }
       Tensors weights;

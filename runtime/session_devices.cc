@@ -1,0 +1,116 @@
+#include "runtime/session_devices.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/process/messages.h"
+#include "base/text.h"
+#include "runtime/exec/phase.h"
+#include "runtime/exec/reduce.h"
+#include "runtime/links/pairs.h"
+#include "runtime/nccl/cuda_environment.h"
+#include "runtime/nccl/nccl_library.h"
+#include "runtime/rank_device.h"
+
+namespace pipewright {
+
+static AskedDevice AskedOf(const Session& session, size_t rank) {
+  const SessionOptions& options = session.options;
+  if (!options.device.empty()) return {options.device, "--device"};
+  if (const std::vector<std::string>& of_conf = session.run.conf.devices;
+      !of_conf.empty() && !of_conf[rank].empty())
+    return {
+        of_conf[rank],
+        ConfOfRun(options.package, options.conf) + ": rank_to_device_map." + std::to_string(rank),
+        true};
+  return {session.job.device, session.job.path + ": device"};
+}
+
+// Says why a run stays on the CPU where that may surprise.
+static void ExplainCpu(const AskedDevice& asked, const Accelerators& accelerators) {
+  if (asked.name == "auto") PrintNote("this host has no accelerator, and the run stays on the CPU");
+  if (asked.name.empty() && accelerators.count > 0)
+    PrintNote("this host has " + Counted(accelerators.count, accelerators.type + " device") +
+              ", and the run stays on the CPU: --device auto uses " +
+              (accelerators.count == 1 ? "it" : "them"));
+}
+
+std::vector<std::string> ChooseDevices(const Session& session,
+                                       const std::vector<std::string>& visible) {
+  const size_t rank = static_cast<size_t>(session.transport.rank());
+  const Job& job = session.job;
+  std::string mine;
+  Phase(session.transport, "choosing devices", [&] {
+    std::vector<AskedDevice> asked;
+    for (size_t r = 0; r < visible.size(); ++r) asked.push_back(AskedOf(session, r));
+    const Accelerators accelerators = AcceleratorsHere();
+    mine = ChooseDevice(asked[rank], PlaceOf(rank, visible, asked), accelerators,
+                        session.options.share_devices);
+    if (mine == "cpu") {
+      if (rank == 0) ExplainCpu(asked[rank], accelerators);
+      return;
+    }
+    const std::string only =
+        " runs on the CPU only, and rank " + std::to_string(rank) + " computes on " + mine;
+    if (job.body == BodyChoice::kLists)
+      throw Error(job.path + ": body", "\"lists\"" + only, "leave it out, or use --device cpu");
+    if (job.matmul == MatMul::kOneDnn || session.options.matmul == MatMul::kOneDnn)
+      throw Error("matmul", "\"onednn\"" + only, "leave it out, or use --device cpu");
+    UseDevice(c10::Device(mine));
+    UseTf32(job.tf32);
+  });
+  return session.transport.AllGather(mine);
+}
+
+void CheckCopiesOnDevices(const Session& session) {
+  if (!session.options.training) return;
+  const std::vector<std::string>& devices = session.devices;
+  auto type = [&](int rank) { return c10::Device(devices[static_cast<size_t>(rank)]).type(); };
+  for (const SharedGroup& group : session.stages->groups())
+    for (const SharedHolder& holder : group) {
+      const SharedHolder& first = group[0];
+      if (type(holder.rank) == type(first.rank)) continue;
+      auto place = [&](const SharedHolder& one) {
+        return "stage " + std::to_string(one.stage) + " on rank " + std::to_string(one.rank) +
+               " (" + devices[static_cast<size_t>(one.rank)] + ")";
+      };
+      throw Error("devices",
+                  place(first) + " and " + place(holder) +
+                      " hold copies of the same weights, which would drift apart: their devices "
+                      "round differently",
+                  "give these ranks devices of one type (rank_to_device_map of the conf)");
+    }
+}
+
+RankPairs SessionPairs(const Session& session, const Plan& forward,
+                       const std::vector<std::string>& visible) {
+  const RunPlan& run = session.run;
+  const std::vector<std::string>& devices = session.devices;
+  const bool cuda = std::any_of(devices.begin(), devices.end(),
+                                [](const auto& name) { return name.rfind("cuda", 0) == 0; });
+  const DeviceLinks links = session.options.links;
+  if (links == DeviceLinks::kMpi || (links == DeviceLinks::kAuto && !cuda)) return {};
+  RankPairs pairs;
+  for (const Plan* plan : {&run.plan, &forward}) pairs.merge(PlanPairs(*plan, run.graph));
+  if (session.options.training) {
+    for (const SharedGroup& group : session.stages->groups()) pairs.merge(ReducePairs(group));
+    if (session.job.merge_buffers)
+      for (const std::vector<int>& replicas : run.conf.stage_to_ranks)
+        for (int rank : replicas)
+          if (rank != replicas[0]) pairs.insert({{rank, replicas[0]}, {replicas[0], rank}});
+  }
+  return PairsOverNccl(pairs, devices, visible);
+}
+
+std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& pairs) {
+  if (pairs.empty()) return nullptr;
+  const std::string& device = session.devices[static_cast<size_t>(session.transport.rank())];
+  Phase(session.transport, "starting", [&] {
+    if (device.rfind("cuda", 0) == 0) CheckConnections(pairs, CudaConnections());
+    const std::string version = NcclVersionText(Nccl().version);
+    if (session.transport.rank() == 0) PrintNote("NCCL " + version + " connects the devices");
+  });
+  return std::make_unique<NcclTransport>(session.transport, c10::Device(device), pairs);
+}
+
+}  // namespace pipewright

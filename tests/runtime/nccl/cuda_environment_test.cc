@@ -1,0 +1,25 @@
+#include "runtime/nccl/cuda_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace pipewright {
+namespace {
+
+TEST(CudaEnvironment, KeepsWhatTheUserHasSet) {
+  for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"}) unsetenv(name);
+  EXPECT_EQ(CudaConnections(), 8);  // CUDA's own default
+  SetCudaEnvironment();
+  EXPECT_EQ(CudaConnections(), 32);
+  EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("EAGER"));
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "12", 1);
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  SetCudaEnvironment();
+  EXPECT_EQ(CudaConnections(), 12);
+  EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("LAZY"));
+}
+
+}  // namespace
+}  // namespace pipewright
