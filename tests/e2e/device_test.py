@@ -174,29 +174,38 @@ class Nccl(support.Case):
     def test_a_library_that_is_too_old(self):
         self.assert_fails(self.run_train(FAKE_NCCL_VERSION="21700"), "NCCL 2.17.0")
 
-    def test_the_host_waits_once_a_step(self):
-        """For losses and norms, on an event; and never for the device or a copy."""
-        def waits(steps, **changes):
-            file = self.path("waits")
-            file.unlink(missing_ok=True)
-            job = self.write_job(support.token_job(steps=steps, **changes))
-            self.succeed(support.call(
-                ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl"],
-                environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
-                             "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
-            counts = {}
-            for line in file.read_text().splitlines():
-                words = line.split()
-                for name, count in zip(words[::2], words[1::2]):
-                    counts[name] = counts.get(name, 0) + int(count)
-            return counts
+    def waits(self, steps, ranks, *options, **changes):
+        """Returns how often the hosts wait for their devices, by kind of wait."""
+        file = self.path("waits")
+        file.unlink(missing_ok=True)
+        job = self.write_job(support.token_job(steps=steps, check_shared=False, log_every=100, **changes))
+        self.succeed(support.call(
+            ["mpirun", "-n", ranks, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl",
+             *options],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
+        counts = {}
+        for line in file.read_text().splitlines():
+            words = line.split()
+            for name, count in zip(words[::2], words[1::2]):
+                counts[name] = counts.get(name, 0) + int(count)
+        return counts
 
+    def assert_waits_once_a_step(self, ranks, *options, **changes):
+        """For losses and norms, on an event; and never for the device or a copy."""
+        few, many = self.waits(3, ranks, *options, **changes), self.waits(8, ranks, *options, **changes)
+        self.assertEqual({name: many[name] - few[name] for name in many},
+                         {"devices": 0, "streams": 0, "events": 5 * ranks, "copies": 0}, changes)
+
+    def test_the_host_waits_once_a_step(self):
         for changes in ({}, {"optimizer": {**support.ADAMW, "clip_norm": 0.1}, "schedule": "zb-h1"},
                         {"accuracy": True}):
-            changes = {"check_shared": False, "log_every": 100, **changes}
-            few, many = waits(3, **changes), waits(8, **changes)
-            self.assertEqual({name: many[name] - few[name] for name in many},
-                             {"devices": 0, "streams": 0, "events": 5 * 3, "copies": 0}, changes)
+            self.assert_waits_once_a_step(3, **changes)
+
+    def test_weights_on_disk_do_not_stop_the_host(self):
+        self.path("map.json").write_text(json.dumps({"": "disk"}))
+        self.assert_waits_once_a_step(1, "--device-map", self.path("map.json"),
+                                      freeze=["embedding.*", "blocks.?.qkv.*", "blocks.?.up.weight"])
 
     def test_losses_of_overlapping_steps_are_read_in_time(self):
         job = support.token_job(schedule="pipedream", optimizer=support.SGD, steps=6, nan="ignore", check_shared=False)
