@@ -132,7 +132,12 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = Allocate(t_device, bytes, CurrentQueue(t_device));
+    void* data = nullptr;
+    try {
+      data = Allocate(t_device, bytes, CurrentQueue(t_device));
+    } catch (const OutOfMemory& e) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
+    }
     return {data, data, Free, Device(kPrivateUse1, t_device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return Free; }

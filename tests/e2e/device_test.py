@@ -121,6 +121,34 @@ class Devices(support.Case):
         self.assert_fails(self.run_train("--device", "sim", ranks=4),
                           "--device: 4 ranks of this host would share 2 sim devices")
 
+    def out_of_memory(self, limit, *options, **job):
+        """Runs with this many bytes on each device. Returns the error's lines after "pipewright-run: "."""
+        job = self.write_job(support.token_job(steps=3, **job))
+        result = support.call(["mpirun", "-n", 2, support.RUN, "train", self.package, job, "--conf", self.conf(2),
+                               "--device", "sim", *options],
+                              environment={"LD_PRELOAD": str(LIBRARY), "SIM_MEMORY": str(limit)})
+        self.assertNotEqual(result.code, 0)
+        return result.out
+
+    def test_no_memory_left_says_where_and_what_was_predicted(self):
+        sizes = [sum(t.nbytes for t in support.load_file(file).values())
+                 for file in sorted((self.package / "weights").glob("*.safetensors"))]
+        weights = [sizes[0] + sizes[1], sizes[2] + sizes[3]]
+        kept = r"this rank was predicted to keep [^(]+ there \(weights (.+?), gradients (.+?), optimizer state (.+?)\), "
+        # Weights do not fit.
+        said = self.out_of_memory(min(weights) // 2, optimizer=support.SGD)
+        self.assertRegex(said, r"loading on rank \d: .*out of memory[^\0]*\n +module\d on sim:\d: " + kept)
+        # Weights fit, and gradients and activations do not.
+        said = self.out_of_memory(max(weights) + 100_000, optimizer=support.ADAMW)
+        self.assertRegex(said, r"step 1, rank \d, stage \d, microbatch \d, action \d[FB]\d: [^\0]*sim out of memory\. "
+                         r"Tried to allocate \d+ bytes\. Device \d has a total capacity of \d+ bytes")
+        self.assertNotIn("change that line", said)
+        self.assertRegex(said, r"\n +module\d on sim:\d: " + kept + r"besides activations and messages, and has .+ in "
+                         r"use, with [1-9] microbatch(es)? between forward and backward\n +take a smaller "
+                         r"\"microbatch_size\"")
+        # With enough, it runs.
+        self.succeed(self.run_train("--device", "sim", optimizer=support.ADAMW))
+
     def test_what_runs_on_the_cpu_only_is_refused(self):
         self.assert_fails(self.run_train("--device", "sim", "--set", "body=lists"),
                           'body: "lists" runs on the CPU only, and rank 0 computes on sim:0')
