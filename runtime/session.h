@@ -88,11 +88,12 @@ class Session {
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 
+  // Returns the transport of the values of a plan, from Start on.
+  Transport& Values() { return links_ ? *links_ : transport; }
+
  private:
   void ChooseDevices();
   void MakeLinks();
-  // Returns the transport of the values of a plan.
-  Transport& Values() { return links_ ? *links_ : transport; }
   void CheckSources(const std::vector<Microbatches*>& sources);
   void FindWarnings(const std::vector<TensorSpec>& inputs);
   void ShowWarnings() const;

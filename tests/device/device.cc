@@ -365,9 +365,11 @@ void* ShadowOf(const void* of_device) {
   return space.shadow + (static_cast<const char*>(of_device) - space.base);
 }
 
+size_t RoundedUp(size_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
+
 void* Allocate(int device, size_t bytes, Queue& queue) {
   if (bytes == 0) return nullptr;
-  bytes = (bytes + kGrain - 1) / kGrain * kGrain;
+  bytes = RoundedUp(bytes);
   std::lock_guard lock(TheMachine().mutex);
   Space& space = TheMachine().spaces.at(static_cast<size_t>(device));
   if (!space.base) Open(space);
@@ -394,8 +396,8 @@ void* Allocate(int device, size_t bytes, Queue& queue) {
   return address;
 }
 
-void Free(void* address) {
-  if (!address) return;
+size_t Free(void* address) {
+  if (!address) return 0;
   Piece block;
   {
     std::lock_guard lock(TheMachine().mutex);
@@ -415,6 +417,7 @@ void Free(void* address) {
   Space& space = TheMachine().spaces[static_cast<size_t>(block.device)];
   space.in_use -= block.bytes;
   space.freed[{block.queue, block.bytes}].push_back(static_cast<char*>(address));
+  return block.bytes;
 }
 
 void RecordStream(const void* address, Queue& queue) {

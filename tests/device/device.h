@@ -64,8 +64,9 @@ struct OutOfMemory : std::runtime_error {
 // Memory belongs to the stream that it was allocated on: once freed, that stream's next tasks may
 // get it. If another stream uses it, too, RecordStream must be called before it is freed.
 // Throws OutOfMemory.
+size_t RoundedUp(size_t bytes);  // to what is taken for them
 void* Allocate(int device, size_t bytes, Queue& queue);
-void Free(void* address);
+size_t Free(void* address);  // returns its bytes
 void RecordStream(const void* address, Queue& queue);
 size_t BytesInUse(int device);
 int DeviceAt(const void* address);      // -1: the host's

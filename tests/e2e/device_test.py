@@ -149,6 +149,59 @@ class Devices(support.Case):
         # With enough, it runs.
         self.succeed(self.run_train("--device", "sim", optimizer=support.ADAMW))
 
+    def measured(self, program, *command, ranks=2, **environment):
+        return self.succeed(support.call(
+            ["mpirun", "-n", ranks, program, *command],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "2",
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})).out
+
+    def test_profile_measures_on_devices(self):
+        """The times are the device's: each task takes at least its delay, on the device only."""
+        def profile(*options, **environment):
+            out = self.measured(support.BUILD / "pipewright", "profile", self.package, "--conf", self.conf(2),
+                                "--repeat", 1, "--warmup", 1, "-o", self.path("profile.json"), *options, **environment)
+            return out, json.loads(self.path("profile.json").read_text())
+        out, on_cpu = profile()
+        self.assertNotIn("sim", out)
+        out, fast = profile("--device", "auto", "--links", "nccl")
+        self.assertIn("note: rank 0 on sim:0, rank 1 on sim:1\n", out)
+        _, slow = profile("--device", "sim", "--links", "mpi", SIM_DELAY_US="1000")
+        for a, b, c in zip(on_cpu["nodes"], fast["nodes"], slow["nodes"]):
+            for key in ("forward", "backward", "weight_gradient"):
+                self.assertGreater(b[key]["median"], 0)
+                # Dozens of tasks, each of which waits for half a millisecond on average.
+                self.assertGreater(c[key]["median"], 0.003, (c["name"], key))
+            # Sizes are counted on the device, where memory is in blocks of 512 bytes.
+            self.assertEqual(a["parameter_bytes"], b["parameter_bytes"])
+            self.assertLessEqual(a["kept_bytes"], b["kept_bytes"])
+            self.assertLess(b["kept_bytes"], 1.5 * a["kept_bytes"] + 20 * 512)
+            self.assertLessEqual(a["peak_bytes"], b["peak_bytes"])
+            self.assertEqual(b["body"], "autograd")
+        self.assertEqual(len(fast["links"]), 2)
+        for link in fast["links"] + slow["links"]:
+            self.assertGreater(link["bytes_per_second"], 0)
+        self.assertGreater(slow["links"][0]["latency"], fast["links"][0]["latency"])
+
+    def test_bench_measures_on_devices(self):
+        job = self.write_job(support.token_job(schedule="1f1b", check_shared=None,
+                                               optimizer={"type": "sgd", "lr": 0.1}))
+        bench = ["bench", self.package, job, "--conf", self.conf(2), "--device", "auto"]
+        self.measured(support.RUN, *bench, "--links", "nccl", "--steps", 1, "--warmup", 1, "--costs",
+                      self.path("costs.json"))
+        costs = json.loads(self.path("costs.json").read_text())
+        for stage in costs["stages"]:
+            self.assertGreater(stage["F"], 0)
+            self.assertGreater(stage["activation"], 0)  # of the device
+        self.assertGreater(costs["link"]["bandwidth"], 0)
+        out = self.path("answers.txt")
+        self.succeed(support.call(
+            ["sh", "-c", f"printf 'stages 0.01\\nhalves 0.01\\n' | mpirun -n 2 {support.RUN} "
+             f"{' '.join(map(str, bench))} --on-request > {out}"],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DELAY_US": "1000"}))
+        whole, halves = [json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")]
+        for stage in whole["stages"] + halves["stages"]:
+            self.assertGreater(min(stage["F"]), 3000)  # microseconds of the device; the host only launches
+
     def test_what_runs_on_the_cpu_only_is_refused(self):
         self.assert_fails(self.run_train("--device", "sim", "--set", "body=lists"),
                           'body: "lists" runs on the CPU only, and rank 0 computes on sim:0')
