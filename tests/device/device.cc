@@ -103,7 +103,7 @@ struct Machine {
   VectorClock host;  // one for all threads of the host
   const int devices =
       static_cast<int>(std::clamp<int64_t>(Number("SIM_DEVICES", 2), 0, kMaxDevices));
-  const int64_t delay = Number("SIM_DELAY_US", 0);
+  const int64_t delay = Number("SIM_DELAY_US", 0), seed = Number("SIM_SEED", 0);
   const size_t memory = static_cast<size_t>(Number("SIM_MEMORY", kSpace));
 };
 
@@ -136,7 +136,8 @@ std::string NameOf(const Queue& queue) {
 
 // Runs the tasks of a stream, in its thread.
 void Work(Queue& queue) {
-  std::minstd_rand random(static_cast<unsigned>(1 + queue.id * kMaxDevices + queue.device));
+  std::minstd_rand random(static_cast<unsigned>(1 + queue.id * kMaxDevices + queue.device +
+                                                TheMachine().seed * 7919));
   const int64_t delay = TheMachine().delay;
   std::unique_lock lock(queue.mutex);
   for (;;) {

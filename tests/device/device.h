@@ -8,8 +8,8 @@
 //   of timing.
 // - Fresh and freed memory is filled with NaNs, in the order of the stream.
 //
-// SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0);
-// SIM_MEMORY the bytes of each device (2^36).
+// SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0),
+// with SIM_SEED as the seed (0); SIM_MEMORY the bytes of each device (2^36).
 // No torch here: torch_device.cc makes it a device of LibTorch.
 #pragma once
 #include <cstddef>

@@ -296,13 +296,31 @@ class Nccl(support.Case):
         support.DEVICE_LIBRARY = None
         self.assert_same_run(on_devices, self.train(self.package, job, 3))
 
+    def write_conf(self, stages, ranks, **more):
+        path = self.path(f"conf{len(list(self.path('.').glob('conf*')))}.json")
+        path.write_text(json.dumps({"module_to_stage_map": stages, **more,
+                                    "stage_to_rank_map": {str(stage): on for stage, on in enumerate(ranks)}}))
+        return path
+
     def test_delays_change_no_bit(self):
-        job = support.token_job(steps=4, schedule="zb-h1")
-        first = self.train(self.package, job, 3)
-        for _ in range(20 if os.environ.get("PIPEWRIGHT_LONG") else 2):
-            late = self.train(self.package, job, 3,
-                              environment={"SIM_DELAY_US": "2000", "FAKE_NCCL_DELAY_US": "2000"})
-            self.assert_same_run(late, first)
+        """Of tasks and of transfers. With PIPEWRIGHT_LONG, in 200 runs."""
+        cases = [
+            ({"schedule": "zb-h1"}, 3, None),
+            ({"freeze": ["embedding.*", "blocks.?.qkv.*", "head.*"], "schedule": "gpipe"}, 2,
+             self.write_conf([0, 1, 2], [[0], [1], [0]], offload={"stages": [0, 1, 2]})),
+            ({"optimizer": {**support.ADAMW, "clip_norm": 0.1}, "accuracy": True}, 3, None),
+            ({"recompute": True, "reduce": "exact"}, 3, self.write_conf([0, 0, 1], [[0], [1, 2]])),
+            ({"schedule": "pipedream"}, 3, None),
+        ]
+        long = bool(os.environ.get("PIPEWRIGHT_LONG"))
+        for changes, ranks, conf in cases if long else cases[:2]:
+            job = support.token_job(steps=4, check_shared=None, **changes)
+            first = self.train(self.package, job, ranks, conf=conf)
+            for seed in range(40 if long else 1):
+                with self.subTest(changes=changes, seed=seed):
+                    late = self.train(self.package, job, ranks, conf=conf, environment={
+                        "SIM_DELAY_US": "500", "FAKE_NCCL_DELAY_US": "500", "SIM_SEED": str(seed)})
+                    self.assert_same_run(late, first)
 
 
 def load_tests(loader, tests, _pattern):
