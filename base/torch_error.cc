@@ -11,6 +11,12 @@ static void Remove(std::string& text, const std::string& begin, const std::strin
   }
 }
 
+bool SaysOutOfMemory(const std::string& what) {
+  for (const char* said : {" out of memory", "DefaultCPUAllocator: "})
+    if (what.find(said) != std::string::npos) return true;
+  return false;
+}
+
 std::string WithoutBacktrace(const std::string& what) {
   std::string text = what.substr(0, what.find("\nException raised from"));
   text = text.substr(0, text.find("\nframe #0: "));  // in out-of-memory errors

@@ -209,9 +209,11 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     ErrorContext::Take();
     throw;
   } catch (const std::exception& e) {  // LibTorch's errors
-    const std::string at = ErrorContext::Take();
-    throw Error(model.file + (at.empty() ? "" : ": " + at),
-                "LibTorch fails on it: " + WithoutBacktrace(e.what()),
+    const std::string at = ErrorContext::Take(), place = model.file + (at.empty() ? "" : ": " + at);
+    if (SaysOutOfMemory(e.what()))
+      throw Error(place, "there is not enough memory for this: " + WithoutBacktrace(e.what()),
+                  "compile where there is more, or write that line with smaller tensors");
+    throw Error(place, "LibTorch fails on it: " + WithoutBacktrace(e.what()),
                 std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1)"
                                        : "write that line with other operations") +
                     "; this is a fault of pipewright: please report it with the model. --dump-ir "

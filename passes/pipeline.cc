@@ -57,6 +57,7 @@ static void Run(const Model& model, const char* pass, const std::function<void()
     ErrorContext::Take();
     throw;
   } catch (const std::exception& e) {
+    if (SaysOutOfMemory(e.what())) throw;
     const std::string at = ErrorContext::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 std::string("pass ") + pass + " fails: " + WithoutBacktrace(e.what()),

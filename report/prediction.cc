@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/optimizer_state.h"
 #include "plan/partition/io/stage_costs.h"
 #include "plan/run/run_plan.h"
 
@@ -18,7 +19,8 @@ Prediction PredictRun(const PackageView& view, const Job& job) {
     stage_of.push_back(run.conf.module_to_stage[static_cast<size_t>(node.module)]);
   Prediction prediction{
       std::move(run.plan),
-      ParseCosts(CostsOfStages(*view.profile, stage_of, OptimizerState(job.optimizer)), "profile"),
+      ParseCosts(CostsOfStages(*view.profile, stage_of, StateTensorsPerParameter(job.optimizer)),
+                 "profile"),
       {"the prediction leaves out the time of the loss and the optimizer, which "
        "`pipewright-run bench` measures (--costs, --trace)"}};
   if (view.profile->microbatch != job.microbatch_size)

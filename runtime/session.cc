@@ -132,13 +132,13 @@ bool CountsAsBusy(ActionKind kind) {
 
 // Runs what may fail on this rank alone; adds `place` to its errors.
 template <typename F>
-void At(const std::string& place, F&& run) {
+void At(const TorchStages& stages, const std::string& place, F&& run) {
   try {
     run();
   } catch (const Aborted&) {
     throw;  // another rank says why
   } catch (const std::exception& e) {
-    throw Error(place + ", " + WithoutBacktrace(e.what()));
+    throw Error(place + ", " + stages.Explained(WithoutBacktrace(e.what())));
   }
 }
 
@@ -396,7 +396,7 @@ void Session::Step(Microbatches& source, int64_t step) {
   std::optional<BadLoss> bad_loss;
   bool finite = true;
   ProgressHook hook(transport);
-  At("step " + std::to_string(step + 1), [&] {
+  At(*stages, "step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
       stages->SetStep(source, step * minibatches + i);
       const bool last = i + 1 == minibatches;
@@ -429,7 +429,7 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   stages->SetStep(source, step, count);
   busy = 0;
   ProgressHook hook(transport);
-  At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
+  At(*stages, "steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
     Run(*executor_, step, /*last=*/true);
     ReadNumbers();
   });
@@ -449,7 +449,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   stages->SetStep(source, minibatch);
   if (options.training) stages->SetTraining(false);
   ProgressHook hook(transport);
-  At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
+  At(*stages, "evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     // Validation does not count as a step of the training.
     Run(executor, options.training ? done_ : minibatch, /*last=*/!options.training);
     ReadNumbers();

@@ -91,8 +91,10 @@ class Session {
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 
+  // Returns the transport of the values of a plan, from Start on.
+  Transport& Values();
+
  private:
-  Transport& Values();  // the transport of the values of plans
   void Run(Executor& executor, int64_t step, bool last);
   void CheckSources(const std::vector<Microbatches*>& sources);
   void FindWarnings(const std::vector<TensorSpec>& inputs);

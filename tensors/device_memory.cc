@@ -10,6 +10,14 @@ at::Tensor EmptyOn(at::Device device, at::IntArrayRef sizes, at::ScalarType type
   return at::empty(sizes, at::device(device).dtype(type));
 }
 
+at::Tensor PinnedBytes(int64_t bytes, uint64_t alignment) {
+  const auto spare = static_cast<int64_t>(alignment - 1);
+  const at::Tensor memory =
+      at::empty({bytes + spare}, at::device(at::kCPU).dtype(at::kByte).pinned_memory(true));
+  const uint64_t past = reinterpret_cast<uintptr_t>(memory.const_data_ptr()) % alignment;
+  return memory.narrow(0, static_cast<int64_t>((alignment - past) % alignment), bytes);
+}
+
 Filler::Filler(const at::Tensor& tensor) {
   if (tensor.is_cpu())
     to_ = static_cast<char*>(tensor.data_ptr());
@@ -36,9 +44,7 @@ void ReadInto(const SafetensorsFile& file, const TensorInfo& from, const at::Ten
   const uint64_t bytes = from.end - from.begin;
   if (to.is_cpu()) return file.Read(from, 0, static_cast<char*>(to.data_ptr()), bytes);
   constexpr uint64_t kStaging = uint64_t{4} << 20;
-  const at::Tensor staging =
-      at::empty({static_cast<int64_t>(std::min(bytes, kStaging))},
-                at::device(at::kCPU).dtype(at::kByte).pinned_memory(true));
+  const at::Tensor staging = PinnedBytes(static_cast<int64_t>(std::min(bytes, kStaging)));
   Filler filler(to);
   for (uint64_t at = 0; at < bytes; at += kStaging) {
     const uint64_t size = std::min(kStaging, bytes - at);

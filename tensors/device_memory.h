@@ -11,6 +11,8 @@
 namespace pipewright {
 
 at::Tensor EmptyOn(at::Device device, at::IntArrayRef sizes, at::ScalarType type);
+// Returns host memory that devices read and write asynchronously, at a multiple of `alignment`.
+at::Tensor PinnedBytes(int64_t bytes, uint64_t alignment = 1);
 
 // Fills a contiguous tensor with bytes that arrive in pieces, in order. Does not change its
 // version.

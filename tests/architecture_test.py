@@ -36,6 +36,7 @@ PARTS = {
     "plan/schedules/waves.cc": "generators.h: Chimera and Hanayo",
     "plan/schedules/zero_bubble.cc": "generators.h: zero-bubble schedules",
     "runtime/stage/recompute.cc": "stage_state.h: a part of the class",
+    "runtime/stage/memory_error.cc": "stage_state.h: a part of the class",
     "runtime/stage/stage_backward.cc": "stage_state.h: a part of the class",
     "runtime/stage/versions.cc": "stage_state.h: a part of the class",
     "runtime/transport/mpi_*.cc": "mpi_transport.h: its options, and a program that runs on it",

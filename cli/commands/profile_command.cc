@@ -169,6 +169,22 @@ void AddProfileCommand(CLI::App& app) {
   app.add_option("--conf", r.measure.conf,
                  "conf that assigns modules to ranks; with --from-trace: that of the traced run "
                  "(default: PACKAGE/conf/mp_conf.json)");
+  app.add_option("--device", r.measure.device,
+                 "where ranks compute: cpu, auto (an accelerator for each rank if the host has "
+                 "any), a type such as cuda, or one device such as cuda:0 (default: cpu)");
+  app.add_option_function<std::string>(
+         "--links",
+         [&r](const std::string& name) {
+           r.measure.links = name == "nccl"  ? DeviceLinks::kNccl
+                             : name == "mpi" ? DeviceLinks::kMpi
+                                             : DeviceLinks::kAuto;
+         },
+         "links to measure between devices: nccl, mpi (through host memory), or auto (nccl between "
+         "CUDA devices)")
+      ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
+      ->default_str("auto");
+  app.add_flag("--share-devices", r.measure.share_devices,
+               "let several ranks of a host compute on one device");
   app.add_flag("--fine", r.measure.fine,
                "measure separately each submodule that the code of a module names");
   app.add_option("--in-process", r.in_process,

@@ -23,6 +23,7 @@
 #include "cli/commands/tune_runs.h"
 #include "cli/numbers.h"
 #include "formats/job.h"
+#include "formats/optimizer_state.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/stage_costs.h"
 #include "plan/run/run_plan.h"
@@ -376,7 +377,7 @@ void Tune(const TuneRequest& request) {
   problem.manifest = ReadManifest(request.package);
   problem.samples = SamplesOf(job);
   problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
-  problem.optimizer_state = OptimizerState(job.optimizer);
+  problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
   if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");

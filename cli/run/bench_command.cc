@@ -41,6 +41,7 @@ void AddBench(CLI::App& app) {
   app.add_option("--trace", run.trace, "write a Chrome trace, for `pipewright simulate --compare`");
   app.add_option("--costs", bench.costs,
                  "write the costs of the stages, for `pipewright simulate`");
+  AddDevice(app, run);
   AddReport(app, run, /*of_job=*/false);
   auto* json = app.add_flag("--json", bench.json, "print the figures as JSON");
   app.add_flag("--on-request", bench.on_request,
@@ -54,6 +55,8 @@ void AddBench(CLI::App& app) {
       measured.package = own.package, measured.job = own.job, measured.conf = own.conf;
       measured.schedule = own.schedule, measured.trace = own.trace;
       measured.verify_files = own.verify_files, measured.set = own.set;
+      measured.device = own.device, measured.links = own.links;
+      measured.share_devices = own.share_devices;
       const auto measure = [&] {
         Bench(measured, transport);
         if (!measured.on_request && transport.rank() == 0) WarnOfThreads();

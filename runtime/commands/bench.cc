@@ -57,6 +57,10 @@ Json ToJson(const StageBytes& bytes) {
             {"forward_only", bytes.peak.forward_only}}}};
 }
 
+c10::Device DeviceOf(const Session& session) {
+  return c10::Device(session.devices[static_cast<size_t>(session.transport.rank())]);
+}
+
 // Returns what this rank's stages hold, as in a costs file: {"0": {"activation": ...}}.
 Json StagesJson(const Session& session, const RankBytes& bytes) {
   Json stages = Json::object();
@@ -184,7 +188,11 @@ void Bench(const BenchOptions& options, Transport& transport) {
   asked.conf = options.conf;
   asked.verify_files = options.verify_files;
   asked.trace_memory = !options.trace.empty();
+  asked.device = options.device;
+  asked.links = options.links;
+  asked.share_devices = options.share_devices;
   session.Open(asked);
+  if (meter) meter->Show(DeviceOf(session));
   Feed feed;
   feed.Open(job, job.data, session.run, job.path + ": data", transport);
   session.Load({&feed});
@@ -210,7 +218,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   mine["measured"]["held_bytes"] = bytes.held;
   mine["measured"]["peak_bytes"] = bytes.peak;
   mine["measured"]["forward_only_peak_bytes"] = bytes.forward_only_peak;
-  mine["link"] = LinkCostsJson(transport);
+  mine["link"] = LinkCostsJson(session.Values(), DeviceOf(session));
   const std::string bodies = DescribeBodies(session);
   const std::vector<std::string> all = transport.AllGather(mine.dump());
   Phase(transport, "writing", [&] {

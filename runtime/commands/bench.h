@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/exec/transport.h"
+#include "runtime/session.h"
 
 namespace pipewright {
 
@@ -14,7 +15,10 @@ struct BenchOptions {
   std::string trace, costs;    // output files; empty: none
   bool json = false;
   bool on_request = false;  // serve requests instead, see runtime/commands/bench_requests.h
-  bool verify_files = false;  // see RunOptions
+  bool verify_files = false;  // see RunOptions, as for the devices
+  std::string device;
+  DeviceLinks links = DeviceLinks::kAuto;
+  bool share_devices = false;
 };
 
 // Must be called on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.

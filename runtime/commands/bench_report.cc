@@ -255,10 +255,10 @@ bool HasNoise(const RankMeasurements& measured) {
   return false;
 }
 
-Json LinkCostsJson(Transport& transport) {
+Json LinkCostsJson(Transport& transport, c10::Device device) {
   if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
   transport.AllGather("");  // so that no rank is late for the measurement
-  const ProfileLink link = MeasureLink(transport, 0, 1);
+  const ProfileLink link = MeasureLink(transport, 0, 1, 20, size_t{4} << 20, device);
   return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "base/json.h"
 #include "plan/run/run_plan.h"
 #include "runtime/commands/bench.h"
@@ -30,9 +32,9 @@ void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
 bool HasNoise(const RankMeasurements& measured);
 Json WriteMeasurements(const RankMeasurements& measured);
 
-// Measures the link between ranks 0 and 1 and returns it in the form of the costs file, in
-// microseconds and bytes. Collective.
-Json LinkCostsJson(Transport& transport);
+// Measures the link between ranks 0 and 1, which compute on devices (MeasureLink), and returns it
+// in the form of the costs file, in microseconds and bytes. Collective.
+Json LinkCostsJson(Transport& transport, c10::Device device);
 
 // Prints the report and writes the files that `options` names. `ranks` holds {"stages", "link",
 // "measured", "others", "steps", "trace"} of each rank; for `bodies` see DescribeBodies. Throws

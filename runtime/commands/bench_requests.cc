@@ -135,13 +135,26 @@ class Alone {
     for (int stage : stages_) body_.Step(stage);
   }
 
+  // Takes the times of the last minibatch from the device, if one computes.
+  void ReadMarks() {
+    for (const Marked& one : marks_)
+      samples[one.stage][one.action].push_back(body_.Moment(one.end) - body_.Moment(one.begin));
+    marks_.clear();
+  }
+
   std::map<int, Samples> samples;  // by stage
 
  private:
+  struct Marked {
+    int stage = -1;
+    std::string action;
+    int begin = -1, end = -1;
+  };
   Session& session_;
   TorchStages& body_;
   const int rank_;
   std::vector<int> stages_;
+  std::vector<Marked> marks_;
   std::vector<std::pair<at::Tensor, at::Tensor>> weights_;            // and originals
   std::map<std::pair<int, bool>, Bundle> sent_;                       // by edge and direction
 
@@ -164,8 +177,12 @@ class Alone {
   template <typename F>
   void Time(int stage, const std::string& action, F run) {
     const double start = Now();
+    const int begin = body_.Mark();
     run();
-    samples[stage][action].push_back(Now() - start);
+    if (begin < 0)
+      samples[stage][action].push_back(Now() - start);
+    else
+      marks_.push_back({stage, action, begin, body_.Mark()});
   }
 
   static at::Tensor SomeNumbers(const at::Tensor& like) {
@@ -207,18 +224,22 @@ class Alone {
 Json MeasureStages(Session& session, Microbatches& source, int64_t step, bool halves,
                    double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);
-  session.stages->SetStep(source, step);
   Alone alone(session, session.transport.rank());
-  auto minibatch = [&] {
-    if (!halves) return alone.Minibatch();
-    alone.Minibatch(false);
-    alone.Minibatch(true);
+  auto minibatch = [&](auto... split) {
+    session.stages->SetStep(source, step);  // forgets what devices have marked
+    alone.Minibatch(split...);
+    alone.ReadMarks();
   };
-  minibatch();
+  auto minibatches = [&] {
+    if (!halves) return minibatch();
+    minibatch(false);
+    minibatch(true);
+  };
+  minibatches();
   alone.samples.clear();
   session.transport.AllGather("");
   const double begin = Now();
-  do minibatch();
+  do minibatches();
   while (Now() - begin < seconds);
   Json stages = Json::object();
   for (const auto& [stage, samples] : alone.samples)
@@ -251,7 +272,10 @@ int64_t AnswerRequests(Session& session, Microbatches& source) {
                             : MeasureStages(session, source, step, halves, amount);
     const std::vector<std::string> all = transport.AllGather(mine.dump());
     Json answer = Json::object();
-    if (halves) answer["link"] = LinkCostsJson(transport);
+    if (halves) {
+      const auto rank = static_cast<size_t>(transport.rank());
+      answer["link"] = LinkCostsJson(session.Values(), c10::Device(session.devices[rank]));
+    }
     if (transport.rank() != 0) continue;
     for (const std::string& text : all) {
       Json rank = Json::parse(text);

@@ -31,6 +31,7 @@ constexpr int kReaders = 2;
 struct Buffer {
   char* data = nullptr;
   uint64_t size = 0;
+  std::shared_ptr<void> owner = nullptr;  // null: it is mapped
 };
 
 // Allocates whole blocks in huge pages, except for the remainder at the end: with small pages, a
@@ -130,6 +131,7 @@ struct WeightStream::State {
   std::map<int, WeightLayout> layouts;  // by stage
   std::vector<Buffer> buffers;
   std::vector<uint64_t> sizes;
+  bool in_place = true;                        // what the page cache has is not read
   std::vector<std::vector<size_t>> buffer_of;  // by list and index of the LOAD
 
   // Used by the caller's thread.
@@ -160,7 +162,7 @@ struct WeightStream::State {
     for (auto& [stage, entry] : loaded) Unmap(entry.maps);
     Unmap(evicted);
     for (const Buffer& buffer : buffers)
-      if (buffer.data) munmap(buffer.data, buffer.size);
+      if (buffer.data && !buffer.owner) munmap(buffer.data, buffer.size);
   }
 
   void Assign(const std::vector<Action>& actions) {
@@ -246,7 +248,7 @@ struct WeightStream::State {
     std::exception_ptr error;
     cutting = true;
     Reading(lock, error, [&](StreamStats& now) {
-      maps = MapCached(layout);
+      if (in_place) maps = MapCached(layout);
       now.payload = layout.payload;
       if (maps.empty())
         parts = ChunksOf(stage, layout);
@@ -308,9 +310,11 @@ struct WeightStream::State {
 };
 
 WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
-                           const std::map<int, std::vector<WeightPiece>>& stages)
+                           const std::map<int, std::vector<WeightPiece>>& stages,
+                           const BufferMemory& memory)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
+  s.in_place = !memory;
   for (const auto& [stage, pieces] : stages)
     for (const WeightPiece& piece : pieces)
       if (auto& file = s.files[piece.file]; !file) file = std::make_unique<BlockFile>(piece.file);
@@ -319,7 +323,8 @@ WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
   for (Buffer& buffer : s.buffers) {
     buffer.size = BlockDown(std::max<uint64_t>(buffer.size, 1) + kBlock - 1);
     s.sizes.push_back(buffer.size);
-    buffer.data = Allocate(buffer.size);
+    if (memory) buffer.owner = memory(buffer.size);
+    buffer.data = memory ? static_cast<char*>(buffer.owner.get()) : Allocate(buffer.size);
     if (!buffer.data)
       throw Error("offload", "no memory for a buffer of " + std::to_string(buffer.size) + " bytes",
                   "cut the package into smaller modules");
@@ -380,6 +385,13 @@ void WeightStream::Evict(int stage) {
   s.loaded.erase(found);
   s.changed.notify_all();
 }
+
+size_t WeightStream::BufferOf(int stage) const {
+  std::lock_guard lock(state_->mutex);
+  return state_->loaded.at(stage).buffer;
+}
+
+uint64_t WeightStream::BytesOf(int stage) const { return state_->layouts.at(stage).size; }
 
 bool WeightStream::Holds(int stage, const void* address) const {
   const State& s = *state_;

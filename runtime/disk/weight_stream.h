@@ -2,6 +2,7 @@
 // of aligned buffers, in the order of the LOADs, while the previous stage computes.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,14 +26,20 @@ struct StreamStats {
   uint64_t counted_reads = 0, counted_disk = 0;
 };
 
+// Returns memory of this size, at a multiple of kBlock.
+using BufferMemory = std::function<std::shared_ptr<void>(uint64_t bytes)>;
+
 class WeightStream {
  public:
   // `lists` are action lists of this rank, each of which evicts what it loads. LOADs and EVICTs
   // must follow the first list, repeatedly, until Follow selects another. The pool has as many
   // buffers as there are stages loaded at once, each as large as the largest stage that uses it;
-  // all are allocated here. Throws Error if a file cannot be opened.
+  // all are allocated here, from `memory` if it is given. Weights are then always read into them,
+  // and otherwise used in place where the page cache has them. Throws Error if a file cannot be
+  // opened.
   WeightStream(const std::vector<std::vector<Action>>& lists,
-               const std::map<int, std::vector<WeightPiece>>& stages);
+               const std::map<int, std::vector<WeightPiece>>& stages,
+               const BufferMemory& memory = nullptr);
   ~WeightStream();
 
   // Makes `status`, which must outlive the stream, show when the rank waits for a stage.
@@ -45,6 +52,10 @@ class WeightStream {
   // to. Throws Error if they could not be read.
   const std::vector<char*>& Wait(int stage);
   void Evict(int stage);
+  // Returns the number of the buffer that a loaded stage lies in, if it is not used in place. The
+  // first bytes of it are the stage's.
+  size_t BufferOf(int stage) const;
+  uint64_t BytesOf(int stage) const;
   // Returns true if the address lies in the buffer of a loaded stage.
   bool Holds(int stage, const void* address) const;
 

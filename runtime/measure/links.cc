@@ -1,10 +1,15 @@
 #include "runtime/measure/links.h"
 
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "runtime/exec/clock.h"
+#include "runtime/module/messages.h"
+#include "tensors/device_memory.h"
 
 namespace pipewright {
 
@@ -14,27 +19,37 @@ namespace {
 // times as long.
 constexpr int kSmallRounds = 100;
 
-Bundle Message(size_t bytes) {
-  auto memory = std::make_shared<std::vector<char>>(bytes, 1);
-  return {{{memory->data(), bytes}}, memory};
+Bundle Bytes(size_t bytes, c10::Device device) {
+  return MakeBundle({at::ones({static_cast<int64_t>(bytes)}, at::device(device).dtype(at::kByte))});
+}
+
+void WaitForDevice(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.getStream(device).synchronize();
 }
 
 // Measures, at the sender, `there` bytes to the peer and one byte back. Returns the seconds of each
 // round, ascending; the first one is a warm-up.
-std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t there, int repeat) {
+std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t there, int repeat,
+                               c10::Device device) {
   std::vector<double> rounds;
-  Bundle out = Message(there), back = Message(1);
+  const bool direct = transport.TakesDevices(transport.rank() == from ? to : from);
+  const Bundle mine = Bytes(there, device), back = Bytes(1, c10::kCPU);
+  const Bundle staged = Bytes(there, c10::kCPU);  // as it is received
   for (int i = 0; i <= repeat; ++i) {
     if (transport.rank() == from) {
       // The answer is what is measured: a send completes with a message of its own.
       const Token answer = transport.Recv(to, 0, back);
       double start = Now();
-      const Token sent = transport.Send(to, 0, out);
+      const Token sent = transport.Send(to, 0, direct ? mine : MessageOnHost(mine));
       transport.WaitFor(answer, {Awaited::kTensor, to});
       if (i > 0) rounds.push_back(Now() - start);
       transport.WaitFor(sent, {.kind = Awaited::kTensor, .rank = to, .sends = 1});
     } else {
-      transport.WaitFor(transport.Recv(from, 0, out), {Awaited::kTensor, from});
+      transport.WaitFor(transport.Recv(from, 0, direct ? mine : staged), {Awaited::kTensor, from});
+      if (!direct) OnDevice(TensorsOf(staged)[0], device);
+      WaitForDevice(device);
       transport.WaitFor(transport.Send(from, 0, back),
                         {.kind = Awaited::kTensor, .rank = from, .sends = 1});
     }
@@ -45,12 +60,13 @@ std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t th
 
 }  // namespace
 
-ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size_t bytes) {
+ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size_t bytes,
+                        c10::Device device) {
   double figures[3] = {0, 0, 0};
   if (transport.rank() == from || transport.rank() == to) {
     const std::vector<double> small =
-        RoundTrips(transport, from, to, 1, std::max(2 * repeat, kSmallRounds));
-    const std::vector<double> large = RoundTrips(transport, from, to, bytes, repeat);
+        RoundTrips(transport, from, to, 1, std::max(2 * repeat, kSmallRounds), device);
+    const std::vector<double> large = RoundTrips(transport, from, to, bytes, repeat, device);
     if (transport.rank() == from) {
       // If noise hides the difference, the whole time of the large message counts.
       auto bandwidth = [&](double seconds) {
@@ -70,11 +86,12 @@ ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size
   return {from, to, figures[0], figures[1], figures[2]};
 }
 
-std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat, size_t bytes) {
+std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat, size_t bytes,
+                                      c10::Device device) {
   std::vector<ProfileLink> links;
   for (int from = 0; from < transport.size(); ++from)
     for (int to = 0; to < transport.size(); ++to)
-      if (from != to) links.push_back(MeasureLink(transport, from, to, repeat, bytes));
+      if (from != to) links.push_back(MeasureLink(transport, from, to, repeat, bytes, device));
   return links;
 }
 

@@ -81,13 +81,6 @@ static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& i
 
 namespace {
 
-template <typename F>
-double Seconds(F run) {
-  const double start = Now();
-  run();
-  return Now() - start;
-}
-
 // Returns copies that nothing else holds, like values from a message or the previous module.
 std::vector<c10::IValue> Copies(const std::vector<c10::IValue>& values) {
   std::vector<c10::IValue> copies;
@@ -126,27 +119,24 @@ struct ModuleTimer::Timed {
     for (Microbatch& one : microbatches) one.inputs = Copies(given);
   }
 
-  double Forward(int i) {
+  void Forward(int i) {
     Microbatch& one = microbatches[static_cast<size_t>(i)];
-    return Seconds([&] { ForwardIsland(module, one.inputs, wishes.inputs, &one.kept); });
+    ForwardIsland(module, one.inputs, wishes.inputs, &one.kept);
   }
-  double Backward(int i) {
-    Microbatch& one = microbatches[static_cast<size_t>(i)];
-    Tensors gradients = wishes.Gradients(one.kept);
-    return Seconds([&] {
-      Sum(BackwardIsland(module, std::exchange(one.kept, {}), std::move(gradients)).weights);
-    });
+  Tensors Gradients(int i) const {
+    return wishes.Gradients(microbatches[static_cast<size_t>(i)].kept);
   }
-  double InputGradient(int i) {
+  void Backward(int i, Tensors gradients) {
     Microbatch& one = microbatches[static_cast<size_t>(i)];
-    Tensors gradients = wishes.Gradients(one.kept);
-    return Seconds([&] {
-      InputGradientsOf(module, std::exchange(one.kept, {}), std::move(gradients), one.tail);
-    });
+    Sum(BackwardIsland(module, std::exchange(one.kept, {}), std::move(gradients)).weights);
   }
-  double WeightGradient(int i) {
+  void InputGradient(int i, Tensors gradients) {
     Microbatch& one = microbatches[static_cast<size_t>(i)];
-    return Seconds([&] { Sum(WeightGradientsOf(module, std::exchange(one.tail, {}))); });
+    InputGradientsOf(module, std::exchange(one.kept, {}), std::move(gradients), one.tail);
+  }
+  void WeightGradient(int i) {
+    Microbatch& one = microbatches[static_cast<size_t>(i)];
+    Sum(WeightGradientsOf(module, std::exchange(one.tail, {})));
   }
 
  private:
@@ -188,8 +178,9 @@ class Places {
 
 // Measures the bytes of one microbatch, whole or in halves.
 void MeasureBytes(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                  const ModuleWishes& wishes, bool halves, ModuleTimes& times) {
+                  const ModuleWishes& wishes, bool halves, c10::Device device, ModuleTimes& times) {
   MemoryMeter meter;
+  meter.Show(device);
   std::vector<c10::IValue> copies = Copies(inputs);
   const Places given(copies);
   const int64_t before = meter.live() - given.HeldBytes();
@@ -228,18 +219,19 @@ void MeasureBytes(const LoadedModule& module, const std::vector<c10::IValue>& in
 
 }  // namespace
 
-ModuleTimer::ModuleTimer() = default;
+ModuleTimer::ModuleTimer(c10::Device device) : device_(device), clock_(device) {}
 ModuleTimer::~ModuleTimer() = default;
 
 static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                           const ModuleWishes& wishes) {
+                           const ModuleWishes& wishes, c10::Device device) {
   SetRandomKey({});
   Settle(module, inputs, wishes);
   ModuleTimes times;
-  MeasureBytes(module, inputs, wishes, false, times);
-  MeasureBytes(module, inputs, wishes, true, times);
+  MeasureBytes(module, inputs, wishes, false, device, times);
+  MeasureBytes(module, inputs, wishes, true, device, times);
   {
     MemoryMeter meter;
+    meter.Show(device);
     times.outputs = ForwardIsland(module, inputs, {}, nullptr);
     times.forward_only_bytes = meter.peak();
   }
@@ -252,37 +244,53 @@ ModuleTimes ModuleTimer::Add(LoadedModule& module, const Manifest& manifest,
   SetTraining(module, true);
   const ModuleWishes wishes(manifest, manifest.modules[module.index]);
   modules_.push_back(std::make_unique<Timed>(module, inputs, wishes));
-  return Measure(module, inputs, wishes);
+  return Measure(module, inputs, wishes, device_);
 }
 
 ModuleTimes ModuleTimer::Add(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
                              const std::vector<bool>& wanted) {
   const ModuleWishes wishes(wanted);
   modules_.push_back(std::make_unique<Timed>(module, inputs, wishes));
-  return Measure(module, inputs, wishes);
+  return Measure(module, inputs, wishes, device_);
+}
+
+// Adds the seconds of `run` to `sum`: now, or at the end of the round if a device is to compute.
+template <typename F>
+void ModuleTimer::Time(double& sum, F run) {
+  const double start = Now();
+  const int begin = clock_.Mark();
+  run();
+  if (begin < 0)
+    sum += Now() - start;
+  else
+    stretches_.push_back({&sum, begin, clock_.Mark()});
 }
 
 void ModuleTimer::Round(bool counts) {
   std::vector<ModuleSeconds> sums(modules_.size());  // sums over the round's microbatches
+  double other = 0;
+  clock_.Begin();
+  stretches_.clear();
   for (bool halves : {false, true}) {
     for (int i = 0; i < kUnderWay; ++i)
-      for (size_t m = 0; m < modules_.size(); ++m) {
-        const double seconds = modules_[m]->Forward(i);
-        if (!halves) sums[m].forward += seconds;
-      }
+      for (size_t m = 0; m < modules_.size(); ++m)
+        Time(halves ? other : sums[m].forward, [&] { modules_[m]->Forward(i); });
     for (int i = 0; i < kUnderWay; ++i)
       for (size_t m = modules_.size(); m-- > 0;) {
         Timed& timed = *modules_[m];
-        if (!halves) {
-          sums[m].backward += timed.Backward(i);
-        } else if (timed.wishes.any_input) {
-          sums[m].input_grad += timed.InputGradient(i);
-          sums[m].weight_grad += timed.WeightGradient(i);
+        const bool inputs = halves && timed.wishes.any_input;
+        Tensors gradients = timed.Gradients(i);
+        if (inputs) {
+          Time(sums[m].input_grad, [&] { timed.InputGradient(i, std::move(gradients)); });
+          Time(sums[m].weight_grad, [&] { timed.WeightGradient(i); });
         } else {
-          sums[m].weight_grad += timed.Backward(i);
+          Time(halves ? sums[m].weight_grad : sums[m].backward,
+               [&] { timed.Backward(i, std::move(gradients)); });
         }
       }
   }
+  for (const Stretch& one : stretches_)
+    *one.sum += clock_.Moment(one.end) - clock_.Moment(one.begin);
   if (!counts) return;
   ++rounds_;
   for (size_t m = 0; m < modules_.size(); ++m) {

@@ -7,6 +7,7 @@
 
 #include "formats/manifest.h"
 #include "runtime/module/module.h"
+#include "runtime/stage/device_clock.h"
 
 namespace pipewright {
 
@@ -40,10 +41,11 @@ struct ModuleTimes {
 // are restored at its end.
 class ModuleTimer {
  public:
-  ModuleTimer();
+  // `device`: where the modules and their inputs are. Its own events time what it computes.
+  explicit ModuleTimer(c10::Device device = at::kCPU);
   ~ModuleTimer();
 
-  // Runs `module` on `inputs` as training does and measures its bytes, those of CPU tensors.
+  // Runs `module` on `inputs` as training does and measures its bytes, those of the device.
   // Returns its figures except the times. Throws Error like Run.
   ModuleTimes Add(LoadedModule& module, const Manifest& manifest,
                   const std::vector<c10::IValue>& inputs);
@@ -60,6 +62,16 @@ class ModuleTimer {
 
  private:
   struct Timed;
+  // A stretch of work that a device does between two marks.
+  struct Stretch {
+    double* sum = nullptr;
+    int begin = 0, end = 0;
+  };
+  template <typename F>
+  void Time(double& sum, F run);
+  const c10::Device device_;
+  DeviceClock clock_;
+  std::vector<Stretch> stretches_;  // of this round
   std::deque<std::unique_ptr<Timed>> modules_;
   size_t rounds_ = 0;
 };

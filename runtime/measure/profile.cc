@@ -14,12 +14,16 @@
 #include "formats/conf.h"
 #include "formats/profile/merge.h"
 #include "runtime/exec/clock.h"
+#include "runtime/exec/phase.h"
+#include "runtime/links/nccl_transport.h"
 #include "runtime/measure/links.h"
 #include "runtime/measure/module_parts.h"
 #include "runtime/measure/module_times.h"
 #include "runtime/measure/samples.h"
 #include "runtime/module/messages.h"
+#include "runtime/rank_device.h"
 #include "runtime/recorded/choose_body.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -34,12 +38,14 @@ double BytesOf(const c10::IValue& value) {
 }
 
 constexpr int kMostDimensions = 62;
+constexpr int kLinkRounds = 20;
+constexpr size_t kLinkBytes = size_t{4} << 20;
 constexpr int kMostTimes = 4;  // limit on repeating the requested rounds if they are noisy
 
 // Sends a tensor, preceded by its type and sizes, which may depend on the data.
 void SendValue(Transport& transport, int to, const c10::IValue& value) {
   if (value.isNone()) return;
-  at::Tensor tensor = ToTensor(value);
+  at::Tensor tensor = OnHost(ToTensor(value));
   at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
   int64_t* numbers = header.mutable_data_ptr<int64_t>();
   numbers[0] = static_cast<int64_t>(tensor.scalar_type());
@@ -50,7 +56,8 @@ void SendValue(Transport& transport, int to, const c10::IValue& value) {
   transport.WaitFor(transport.Send(to, 0, MakeMessage({tensor})), leaves);
 }
 
-c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) {
+c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info,
+                         c10::Device device) {
   if (info.kind == ValueKind::kNone) return {};
   at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
   transport.WaitFor(transport.Recv(from, 0, MakeBundle({header})), {Awaited::kTensor, from});
@@ -59,7 +66,23 @@ c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) 
                                 static_cast<at::ScalarType>(numbers[0]));
   const Bundle message = MakeMessage({tensor});
   transport.WaitFor(transport.Recv(from, 0, message), {Awaited::kTensor, from});
-  return FromTensor(ReadMessage(message)[0], info);
+  const bool tensor_value = info.kind == ValueKind::kTensor;
+  return FromTensor(ReadMessage(message, tensor_value ? device : at::kCPU)[0], info);
+}
+
+// Chooses the device of every rank, as a run does. Collective.
+std::vector<std::string> ChooseDevices(const ProfileOptions& options, Transport& transport,
+                                       const std::vector<std::string>& visible) {
+  std::string mine;
+  Phase(transport, "choosing devices", [&] {
+    const AskedDevice asked{options.device, "--device"};
+    const PlaceOnHost place = PlaceOf(static_cast<size_t>(transport.rank()), visible,
+                                      std::vector<AskedDevice>(visible.size(), asked));
+    mine = ChooseDevice(asked, place, AcceleratorsHere(), options.share_devices);
+    UseDevice(c10::Device(mine));
+    UseTf32(false);
+  });
+  return transport.AllGather(mine);
 }
 
 ProfileTime TimeOf(const Timing& timing) { return {timing.median, timing.high - timing.low}; }
@@ -111,7 +134,13 @@ ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
 class Profiler {
  public:
   Profiler(const ProfileOptions& options, Transport& transport)
-      : options_(options), transport_(transport), manifest_(ReadManifest(options.package)) {
+      : options_(options),
+        transport_(transport),
+        manifest_(ReadManifest(options.package)),
+        visible_(VisibleDevices(transport)),
+        devices_(ChooseDevices(options, transport, visible_)),
+        device_(devices_[static_cast<size_t>(transport.rank())]),
+        timer_(device_) {
     at::set_num_threads(options.threads);
     rank_of_.assign(manifest_.modules.size(), 0);
     if (transport.size() > 1) PlaceModules();
@@ -122,7 +151,10 @@ class Profiler {
     std::vector<c10::IValue> samples =
         SampleInputs(options_.package, manifest_, options_.input, microbatch, source);
     Values values;
-    for (size_t i = 0; i < samples.size(); ++i) values[manifest_.inputs[i]] = samples[i];
+    for (size_t i = 0; i < samples.size(); ++i)
+      values[manifest_.inputs[i]] =
+          samples[i].isTensor() ? OnDevice(samples[i].toTensor(), device_) : samples[i];
+    if (OnDevices() && transport_.rank() == 0) PrintNote(HostsText(devices_));
     Profile profile = Header(microbatch);
     for (int id : manifest_.inputs)
       profile.values.push_back({manifest_.values[id].name, -1, {}, BytesOf(values.at(id)), false});
@@ -141,7 +173,7 @@ class Profiler {
     }
     if (transport_.rank() == 0) WarnOfNoise(profile);
     ShareWeights(profile, manifest_);
-    if (transport_.size() > 1) profile.links = MeasureLinks(transport_);
+    if (transport_.size() > 1) profile.links = Links();
     return profile;
   }
 
@@ -160,6 +192,38 @@ class Profiler {
     }
     for (size_t m = 0; m < rank_of_.size(); ++m)
       rank_of_[m] = conf.stage_to_ranks[conf.module_to_stage[m]][0];
+  }
+
+  bool OnDevices() const {
+    return std::any_of(devices_.begin(), devices_.end(), [](const auto& d) { return d != "cpu"; });
+  }
+
+  // Returns true if values between two ranks travel over NCCL in a run.
+  bool UsesNccl(size_t a, size_t b) const {
+    const auto type = [&](size_t rank) {
+      return devices_[rank].substr(0, devices_[rank].find(':'));
+    };
+    const bool wanted = options_.links == DeviceLinks::kNccl ||
+                        (options_.links == DeviceLinks::kAuto && type(a) == "cuda");
+    return wanted && devices_[a] != "cpu" && type(a) == type(b) &&
+           (devices_[a] != devices_[b] || visible_[a] != visible_[b]);
+  }
+
+  // A communicator takes memory of the devices, so each exists only while its link is measured.
+  std::vector<ProfileLink> Links() {
+    if (!OnDevices()) return MeasureLinks(transport_);
+    std::vector<ProfileLink> links;
+    for (int from = 0; from < transport_.size(); ++from)
+      for (int to = 0; to < transport_.size(); ++to) {
+        if (from == to) continue;
+        const bool nccl = UsesNccl(static_cast<size_t>(from), static_cast<size_t>(to));
+        std::unique_ptr<NcclTransport> link;
+        if (nccl)
+          link = std::make_unique<NcclTransport>(transport_, device_, RankPairs{{from, to}});
+        links.push_back(
+            MeasureLink(nccl ? *link : transport_, from, to, kLinkRounds, kLinkBytes, device_));
+      }
+    return links;
   }
 
   double Longest(double mine) const {
@@ -218,9 +282,10 @@ class Profiler {
 
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
-    LoadedModule& module =
-        modules_.emplace_back(LoadModule(options_.package, manifest_, index));
-    UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto));
+    LoadedModule& module = modules_.emplace_back(LoadModuleWith(
+        options_.package, manifest_, index, {.source = WeightSource::kFile, .device = device_}));
+    UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto),
+            device_.is_cpu() ? "" : "runs on " + device_.str());
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
     std::vector<bool> wanted;
@@ -335,7 +400,8 @@ class Profiler {
           users.push_back(user);
       for (int user : users) {
         if (rank == owner) SendValue(transport_, user, values.at(id));
-        if (rank == user) values[id] = ReceiveValue(transport_, owner, manifest_.values[id]);
+        if (rank == user)
+          values[id] = ReceiveValue(transport_, owner, manifest_.values[id], device_);
       }
     }
     std::erase_if(values, [&](const auto& entry) {
@@ -349,6 +415,8 @@ class Profiler {
   const ProfileOptions& options_;
   Transport& transport_;
   Manifest manifest_;
+  const std::vector<std::string> visible_, devices_;  // by rank
+  const c10::Device device_;
   std::vector<int> rank_of_;  // by module
   // The modules, or their parts, that this rank times; measured_ has the module and node of each.
   std::deque<LoadedModule> modules_;

@@ -4,6 +4,7 @@
 
 #include "formats/profile/profile.h"
 #include "runtime/exec/transport.h"
+#include "runtime/stage/stage.h"
 
 namespace pipewright {
 
@@ -15,11 +16,14 @@ struct ProfileOptions {
   int repeat = 20, warm_up = 3;
   int threads = 1;
   bool fine = false;  // measure submodules of a module separately
+  std::string device;  // of every rank, as in SessionOptions; empty: cpu
+  DeviceLinks links = DeviceLinks::kAuto;
+  bool share_devices = false;
 };
 
 // Runs the modules one after the other, each on the (first) rank that the conf assigns to it while
-// the others wait, on values that travel as in a run; then measures the links. Returns the same
-// profile on every rank. Collective. `source` describes the origin of the inputs.
+// the others wait; then measures the links, through which values would travel in a run. Returns the
+// same profile on every rank. Collective. `source` describes the origin of the inputs.
 Profile MeasurePackage(const ProfileOptions& options, Transport& transport, std::string& source);
 
 }  // namespace pipewright

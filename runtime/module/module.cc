@@ -167,15 +167,17 @@ static std::string ModelLineOf(const torch::jit::Graph& graph, const std::string
 static std::string PlaceInModel(const LoadedModule& module, const std::string& what) {
   const std::string line = module.graph ? ModelLineOf(*module.graph, what) : "";
   const std::string place = line.empty() ? "" : "\n  in the model: " + line;
-  const bool raised = what.find("\nAssertionError:") != std::string::npos;
+  const bool as_written =  // no fault of the line
+      what.find("\nAssertionError:") != std::string::npos || SaysOutOfMemory(what);
   const bool wrong_data = what.find(kOutsideTable) != std::string::npos;
   if (!module.edited.empty())
     return place + "\n  edited since the model was compiled: " + module.edited +
-           (raised || wrong_data ? "" : "\n  change what was edited, or the line that fails");
-  return line.empty() || raised
+           (as_written || wrong_data ? "" : "\n  change what was edited, or the line that fails");
+  return line.empty() || as_written
              ? place
-             : place + "\n  change that line, in the model or in this file; if Python runs the "
-                       "exported model on such inputs, report it";
+             : place +
+                   "\n  change that line, in the model or in this file; if Python runs the "
+                   "exported model on such inputs, report it";
 }
 
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {

@@ -132,8 +132,7 @@ static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Ten
   }
 }
 
-// Creates the state that the job keeps per parameter, if it is missing.
-static void Begin(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state) {
+void MakeState(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state) {
   auto keep = [&](at::Tensor& tensor, bool kept, double value = 0) {
     if (!kept || tensor.defined()) return;
     at::Scalar begin = value;
@@ -187,7 +186,7 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   at::NoGradGuard no_grad;
   ++state.steps;
   const bool first = !state.momentum.defined();
-  Begin(job, parameter, state);
+  MakeState(job, parameter, state);
   if (!parameter.is_complex() || job.kind == OptimizerJob::kSgd)
     return UpdateInBlocks(job, parameter, gradient, state, first, divisor);
   // All optimizers except SGD treat a complex number as two parameters. PyTorch divides the complex

@@ -30,6 +30,10 @@ struct OptimizerState {
   }
 };
 
+// Creates the state that the job keeps of a parameter, if it is missing. That of momentum has no
+// value yet, except with Muon and RMSprop.
+void MakeState(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state);
+
 // Performs one step of torch/optim/{sgd,adam,rmsprop,adagrad,_muon}.py's _single_tensor_* (PyTorch
 // 2.13) in place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is the rate
 // of this step. May overwrite `gradient`. Large tensors are updated block by block (except by Muon,

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "runtime/module/stored_weights.h"
+#include "runtime/optimizer/together.h"
 #include "tensors/device_memory.h"
 #include "tensors/finite.h"
 #include "tensors/offload_folder.h"
@@ -85,6 +86,7 @@ void Updater::Begin(int64_t step, int64_t parts) {
 void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
   at::NoGradGuard no_grad;
   std::vector<Parameter>& parameters = modules_.at(module);
+  std::vector<Parameter*> ready;
   for (size_t w = 0; w < gradients.size(); ++w) {
     Parameter& parameter = parameters[w];
     parameter.last_gradient.reset();
@@ -102,8 +104,9 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
     }
     if (scale_.factor != 1)
       parameter.gradient.mul_(at::native::wrapped_scalar_tensor(1 / scale_.factor));
-    if (!Waits()) Apply(parameter);
+    ready.push_back(&parameter);
   }
+  if (!Waits()) Apply(ready);
 }
 
 // Loads the state into memory for one step.
@@ -128,17 +131,26 @@ void Updater::Store(Parameter& parameter) {
   }
 }
 
-void Updater::Apply(Parameter& parameter) {
-  if (keep_gradients_)
-    parameter.last_gradient = parameter.gradient.to(parameter.weight.scalar_type(),
-                                                    /*non_blocking=*/false, /*copy=*/true);
+// Returns true if the optimizer updates a 32-bit copy of the parameter.
+bool Updater::HasMaster(const Parameter& parameter) const {
+  return job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2;
+}
+
+// Makes the copy, if it is missing, and returns the gradient in its type.
+static at::Tensor WideGradient(OptimizerState& state, const at::Tensor& weight,
+                               at::Tensor& gradient, int64_t divisor) {
+  if (!state.master.defined()) state.master = weight.to(at::kFloat);
+  return gradient.div_(divisor).to(at::kFloat);
+}
+
+void Updater::ApplyAlone(Parameter& parameter) {
   double lr = parameter.job.lr;
   parameter.job.lr = lr * rate_factor_;
   OptimizerState& state = parameter.state;
   Fetch(parameter);
-  if (job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2) {
-    if (!state.master.defined()) state.master = parameter.weight.to(at::kFloat);
-    at::Tensor gradient = parameter.gradient.div_(parameter.divisor).to(at::kFloat);
+  if (HasMaster(parameter)) {
+    at::Tensor gradient =
+        WideGradient(state, parameter.weight, parameter.gradient, parameter.divisor);
     OptimizerStep(parameter.job, state.master, gradient, state);
     parameter.weight.copy_(state.master);
   } else {
@@ -147,6 +159,33 @@ void Updater::Apply(Parameter& parameter) {
   parameter.job.lr = lr;
   parameter.gradient.reset();
   Store(parameter);
+}
+
+void Updater::Apply(const std::vector<Parameter*>& parameters) {
+  std::vector<ParameterUpdate> updates;
+  std::vector<Parameter*> together;
+  for (Parameter* const p : parameters) {
+    if (keep_gradients_)
+      p->last_gradient = p->gradient.to(p->weight.scalar_type(), /*non_blocking=*/false,
+                                        /*copy=*/true);
+    if (!UpdatesTogether(p->weight.device(), p->job)) {
+      ApplyAlone(*p);
+      continue;
+    }
+    together.push_back(p);
+    const double lr = p->job.lr * rate_factor_;
+    if (HasMaster(*p)) {
+      const at::Tensor gradient = WideGradient(p->state, p->weight, p->gradient, p->divisor);
+      updates.push_back({&p->job, lr, p->state.master, gradient, &p->state});
+    } else {
+      updates.push_back({&p->job, lr, p->weight, p->gradient, &p->state, p->divisor});
+    }
+  }
+  OptimizerStepTogether(updates);
+  for (Parameter* const p : together) {
+    if (HasMaster(*p)) p->weight.copy_(p->state.master);
+    p->gradient.reset();
+  }
 }
 
 // Returns the norm of all gradients from the individual norms, {dtype of the gradient, norm} in the
@@ -270,14 +309,16 @@ StepOutcome Updater::Agree(Transport& transport, bool bad_loss) {
 void Updater::Commit(const StepOutcome& outcome) {
   if (!Waits()) return;
   at::NoGradGuard no_grad;
+  std::vector<Parameter*> ready;
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
       if (outcome.skipped)
         parameter.gradient.reset();
       else
-        Apply(parameter);
+        ready.push_back(&parameter);
     }
+  Apply(ready);
   if (!dynamic_) return;
   if (outcome.skipped) {
     scale_.factor *= scale_job_.backoff;

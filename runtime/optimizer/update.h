@@ -103,7 +103,9 @@ class Updater {
   };
   bool NeedsNorm() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
   bool Waits() const { return NeedsNorm() || check_ == FiniteCheck::kAll; }
-  void Apply(Parameter& parameter);
+  bool HasMaster(const Parameter& parameter) const;
+  void Apply(const std::vector<Parameter*>& parameters);
+  void ApplyAlone(Parameter& parameter);
   void Fetch(Parameter& parameter);
   void Store(Parameter& parameter);
   StepOutcome AgreeOnNorm(Transport& transport, bool bad_loss);

@@ -74,7 +74,9 @@ OffloadedWeights::OffloadedWeights(const StageSettings& settings,
                                    std::map<int, LoadedModule>& modules)
     : manifest_(settings.run.manifest),
       modules_(modules),
-      stage_count_(static_cast<int>(settings.run.conf.stage_to_ranks.size())) {
+      stage_count_(static_cast<int>(settings.run.conf.stage_to_ranks.size())),
+      transport_(settings.transport),
+      device_(settings.device) {
   const std::string &package = settings.options.package, &weights = settings.options.weights;
   const Conf& conf = settings.run.conf;
   const std::vector<std::vector<bool>>& on_disk = settings.run.on_disk;
@@ -122,19 +124,70 @@ OffloadedWeights::OffloadedWeights(const StageSettings& settings,
     }
   }
   for (const std::vector<Action>& actions : lists) orders_.push_back(OrderOf(actions, users));
-  stream_ = std::make_unique<WeightStream>(orders_, pieces);
+  BufferMemory memory;
+  if (!device_.is_cpu()) {
+    copies_ = std::make_unique<WeightCopies>(device_);
+    memory = [this](uint64_t bytes) { return copies_->Allocate(bytes); };
+  }
+  stream_ = std::make_unique<WeightStream>(orders_, pieces, memory);
 }
 
 void OffloadedWeights::Follow(size_t list) {
+  AdvanceUntil([&] { return waiting_.empty(); });
   stream_->Follow(list);
   list_ = list, next_ = 0;
 }
 
 void OffloadedWeights::Do(const Action& action) {
-  if (action.kind == ActionKind::kLoad)
-    stream_->Load(action.stage);
-  else
+  const auto copied = copied_.find(action.stage);
+  if (action.kind == ActionKind::kEvict && copied != copied_.end())
+    copies_->Release(copied->second);
+  waiting_.push_back(action);
+  Advance();
+}
+
+// Issues the LOADs and EVICTs up to one that has to wait for a copy.
+void OffloadedWeights::Advance() {
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    const Action& action = waiting_.front();
+    if (action.kind == ActionKind::kLoad) {
+      stream_->Load(action.stage);
+      continue;
+    }
+    if (const auto copied = copied_.find(action.stage); copied != copied_.end()) {
+      if (!copies_->Copied(copied->second)) return;
+      copied_.erase(copied);
+    }
     stream_->Evict(action.stage);
+  }
+}
+
+void OffloadedWeights::AdvanceUntil(const std::function<bool()>& done) {
+  transport_.WaitUntil(
+      [&]() -> Awaited {
+        Advance();
+        if (done()) return {};
+        return {.kind = Awaited::kDevice, .microbatch = copies_->count()};
+      },
+      std::chrono::microseconds(20));
+}
+
+// Returns true if the unit's LOAD has not been issued yet.
+bool OffloadedWeights::IsWaiting(int unit) const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [&](const Action& action) {
+    return action.kind == ActionKind::kLoad && action.stage == unit;
+  });
+}
+
+// Returns a weight that is on disk, once it has been read.
+at::Tensor OffloadedWeights::WeightOf(const Place& place, const WeightInfo& info) {
+  AdvanceUntil([&] { return !IsWaiting(place.unit); });
+  char* const data = stream_->Wait(place.unit)[place.piece];
+  const at::ScalarType type = DtypeOf(info.dtype);
+  if (!copies_) return at::from_blob(data, info.shape, at::dtype(type));
+  const auto [copied, is_new] = copied_.emplace(place.unit, stream_->BufferOf(place.unit));
+  if (is_new) copies_->Copy(copied->second, stream_->BytesOf(place.unit));
+  return copies_->Tensor(copied->second, data, info.shape, type);
 }
 
 // Issues the LOADs and EVICTs up to and including the stage's.
@@ -157,17 +210,14 @@ void OffloadedWeights::Load(int stage) { Next(ActionKind::kLoad, stage); }
 void OffloadedWeights::Bind(int stage) {
   auto found = stages_.find(stage);
   if (found == stages_.end() || found->second.bound) return;
+  AdvanceUntil([&] { return !IsWaiting(stage); });
   stream_->Wait(stage);
   for (const Place& place : found->second.places) {
     const WeightInfo& info = manifest_.modules[place.module].held[place.weight];
     LoadedModule& module = modules_.at(place.module);
     auto changed = changed_.find(place.tensor);
     at::Tensor& weight = module.weights[place.weight];
-    weight = changed != changed_.end()
-                 ? changed->second
-                 : OnDevice(at::from_blob(stream_->Wait(place.unit)[place.piece], info.shape,
-                                          at::dtype(DtypeOf(info.dtype))),
-                            weight.device());
+    weight = changed != changed_.end() ? changed->second : WeightOf(place, info);
     module.self->setAttr(info.name, weight);
   }
   found->second.bound = true;
@@ -208,10 +258,14 @@ void OffloadedWeights::Read(int module, size_t weight, const ByteSink& sink) con
 
 at::Tensor OffloadedWeights::Detached(int stage, const at::Tensor& value) const {
   if (!value.has_storage()) return value;
-  bool held = stream_->Holds(stage, value.storage().data());
+  auto holds = [&](int unit) {
+    if (!copies_) return stream_->Holds(unit, value.storage().data());
+    const auto copied = copied_.find(unit);
+    return copied != copied_.end() && copies_->Holds(copied->second, value);
+  };
+  bool held = holds(stage);
   if (const auto found = stages_.find(stage); found != stages_.end())
-    for (const Place& place : found->second.places)
-      held = held || stream_->Holds(place.unit, value.storage().data());
+    for (const Place& place : found->second.places) held = held || holds(place.unit);
   return held ? CopyAsItLies(value) : value;
 }
 

@@ -1,6 +1,8 @@
-// Presents the weights of offloaded stages as tensors, which lie in a stream's buffers while their
-// stage is loaded and have no memory otherwise.
+// Presents the weights of offloaded stages as tensors, which lie in a stream's buffers, or in their
+// copies on a device, while their stage is loaded and have no memory otherwise.
 #pragma once
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "runtime/disk/weight_stream.h"
 #include "runtime/module/module.h"
 #include "runtime/stage/stage.h"
+#include "runtime/stage/weight_copies.h"
 
 namespace pipewright {
 
@@ -30,7 +33,8 @@ class OffloadedWeights {
   bool Offloads(int stage) const { return stages_.count(stage) > 0; }
   void Load(int stage);  // starts reading
   // Waits for the weights of a loaded stage and puts them into its modules. Does nothing for other
-  // stages.
+  // stages. For a device, it waits until they have been read, and not until they are copied; but a
+  // buffer is read into only when the copy of its previous stage is done.
   void Bind(int stage);
   // Takes the weights out of the modules. A buffer that the code has changed stays in memory from
   // then on, because its file is outdated.
@@ -63,6 +67,10 @@ class OffloadedWeights {
   };
   void Next(ActionKind kind, int stage);
   void Do(const Action& action);
+  void Advance();
+  void AdvanceUntil(const std::function<bool()>& done);
+  bool IsWaiting(int unit) const;
+  at::Tensor WeightOf(const Place& place, const WeightInfo& info);
   const Manifest& manifest_;
   std::map<int, LoadedModule>& modules_;
   std::map<int, Stage> stages_;
@@ -73,7 +81,12 @@ class OffloadedWeights {
   std::vector<std::vector<Action>> orders_;  // by list: the stream's LOADs and EVICTs
   size_t list_ = 0, next_ = 0;
   std::map<std::string, std::unique_ptr<MappedFile>> files_;
+  Transport& transport_;
+  const at::Device device_;
+  std::unique_ptr<WeightCopies> copies_;  // null: the rank computes on the CPU
   std::unique_ptr<WeightStream> stream_;
+  std::deque<Action> waiting_;    // not issued yet, because a buffer is being copied
+  std::map<int, size_t> copied_;  // by stage of the stream: its buffer
   uint64_t bytes_ = 0;
 };
 

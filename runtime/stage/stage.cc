@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/torch_error.h"
 #include "ops/random_ops.h"
 #include "plan/placement/tensor_ids.h"
 #include "plan/run/run_plan.h"
@@ -77,7 +78,12 @@ static std::vector<at::Tensor> Known(const std::vector<int>& ids, const std::vec
 TorchStages::TorchStages(const StageSettings& settings)
     : state_(std::make_unique<State>(settings)) {
   state_->LookUpEdges();
-  state_->LoadModules();
+  try {
+    state_->LoadModules();
+  } catch (const std::exception& e) {
+    if (!SaysOutOfMemory(e.what())) throw;
+    throw Error(state_->Explained(WithoutBacktrace(e.what())));
+  }
   state_->LookUpGradients();
   Recompute(settings.recompute);
 }
@@ -109,6 +115,7 @@ void TorchStages::State::LoadModules() {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     if (manifest.modules[m].skipped) continue;
     modules_of[stage].push_back(index);
+    running = index;
     static const std::vector<bool> none;
     const std::vector<bool>& on_disk = conf.offloaded_stages.empty() ? none : run.on_disk[m];
     LoadedModule& module =
@@ -318,6 +325,7 @@ c10::IValue TorchStages::State::InputValue(int input, int microbatch) const {
 void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::IValue>& values,
                                     bool again) {
   for (int module : modules_of[stage]) {
+    running = module;
     const ModuleInfo& info = manifest.modules[module];
     std::vector<c10::IValue> inputs;
     for (int id : info.inputs) {

@@ -151,6 +151,10 @@ class TorchStages : public StageBody {
   void Load(int stage) override;
   void Evict(int stage) override;
 
+  // Returns the text of an error of these stages. If the device has no memory left, it says what
+  // this rank was predicted to need, what it has in use, and what to do.
+  std::string Explained(const std::string& error) const;
+
   // Returns null if this rank has no weights on disk.
   const OffloadedWeights* offloaded() const;
 

@@ -156,6 +156,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   }
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
+    s.running = *module;
     const std::string& code = s.manifest.modules[*module].code;
     if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
       s.gradients.Add(*module, s.Within(microbatch),

@@ -88,6 +88,7 @@ struct TorchStages::State {
   LateNumbers late;                                 // of `terms`, and of the updater
   std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
   int64_t step = 0;
+  int running = -1;      // the module that runs, or ran last; -1: none yet
   bool watches = false;  // see TorchStages::Watch
   std::optional<BadValue> bad_value;
   std::map<int, StageVersions> versions;  // by stage
@@ -135,6 +136,9 @@ struct TorchStages::State {
   // Defined in versions.cc.
   void Hold(int stage, int version);
   void MakeVersion(int stage);
+
+  // Defined in memory_error.cc.
+  std::string Explained(const std::string& error) const;
 
   // Defined in recompute.cc.
   std::vector<c10::IValue> RunForgetting(int index, int microbatch,

@@ -16,4 +16,12 @@ TEST(TorchError, KeepsWhatIsForPeople) {
   EXPECT_EQ(WithoutBacktrace("\n\n"), "");
 }
 
+TEST(TorchError, TellsWhenMemoryIsOut) {
+  EXPECT_TRUE(SaysOutOfMemory("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has"));
+  EXPECT_TRUE(SaysOutOfMemory(
+      "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+      "you tried to allocate 4611686018427387904 bytes. Error code 12 (Cannot allocate memory)"));
+  EXPECT_FALSE(SaysOutOfMemory("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"));
+}
+
 }  // namespace pipewright

@@ -252,6 +252,12 @@ TEST(Compile, ErrorsOfLibTorchSayWhatToDo) {
             "the model");
   EXPECT_EQ(ErrorOf([&] { fail([] { throw Error("ours", "is wrong"); }); }), "ours: is wrong");
   EXPECT_THROW(fail([] { throw std::bad_alloc(); }), std::bad_alloc);
+  EXPECT_EQ(ErrorOf([&] {
+              fail([] { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory"); });
+            }),
+            "test.pt2: aten::mm, the model itself: there is not enough memory for this: "
+            "DefaultCPUAllocator: can't allocate memory\n  compile where there is more, or write "
+            "that line with smaller tensors");
   EXPECT_FALSE(std::filesystem::exists(options.output));
 }
 

@@ -65,9 +65,9 @@ struct Space {  // memory of one device
 constexpr size_t kSpace = size_t{1} << 36;  // bytes of addresses per device
 constexpr size_t kGrain = 512;              // bytes; allocations are rounded as by CUDA's allocator
 
-int Number(const char* variable, int otherwise) {
+int64_t Number(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);
-  return text ? std::atoi(text) : otherwise;
+  return text ? std::atoll(text) : otherwise;
 }
 
 }  // namespace
@@ -101,8 +101,10 @@ struct Machine {
   std::map<char*, Piece> blocks;
   std::map<char*, size_t> pinned;
   VectorClock host;  // one for all threads of the host
-  const int devices = std::clamp(Number("SIM_DEVICES", 2), 0, kMaxDevices);
-  const int delay = Number("SIM_DELAY_US", 0);
+  const int devices =
+      static_cast<int>(std::clamp<int64_t>(Number("SIM_DEVICES", 2), 0, kMaxDevices));
+  const int64_t delay = Number("SIM_DELAY_US", 0), seed = Number("SIM_SEED", 0);
+  const size_t memory = static_cast<size_t>(Number("SIM_MEMORY", kSpace));
 };
 
 void EndThreads();
@@ -134,8 +136,9 @@ std::string NameOf(const Queue& queue) {
 
 // Runs the tasks of a stream, in its thread.
 void Work(Queue& queue) {
-  std::minstd_rand random(static_cast<unsigned>(1 + queue.id * kMaxDevices + queue.device));
-  const int delay = TheMachine().delay;
+  std::minstd_rand random(static_cast<unsigned>(1 + queue.id * kMaxDevices + queue.device +
+                                                TheMachine().seed * 7919));
+  const int64_t delay = TheMachine().delay;
   std::unique_lock lock(queue.mutex);
   for (;;) {
     queue.changed.wait(lock, [&] { return queue.stops || !queue.tasks.empty(); });
@@ -363,19 +366,28 @@ void* ShadowOf(const void* of_device) {
   return space.shadow + (static_cast<const char*>(of_device) - space.base);
 }
 
+size_t RoundedUp(size_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
+
 void* Allocate(int device, size_t bytes, Queue& queue) {
   if (bytes == 0) return nullptr;
-  bytes = (bytes + kGrain - 1) / kGrain * kGrain;
+  bytes = RoundedUp(bytes);
   std::lock_guard lock(TheMachine().mutex);
   Space& space = TheMachine().spaces.at(static_cast<size_t>(device));
   if (!space.base) Open(space);
+  const size_t left = TheMachine().memory - std::min(TheMachine().memory, space.in_use);
+  if (bytes > left)
+    throw OutOfMemory("sim out of memory. Tried to allocate " + std::to_string(bytes) +
+                      " bytes. Device " + std::to_string(device) + " has a total capacity of " +
+                      std::to_string(TheMachine().memory) + " bytes of which " +
+                      std::to_string(left) + " bytes is free.");
   std::vector<char*>& freed = space.freed[{&queue, bytes}];
   char* address = space.base + space.used;
   if (!freed.empty()) {
     address = freed.back();
     freed.pop_back();
   } else {
-    if (space.used + bytes > kSpace) throw std::runtime_error("sim: out of memory");
+    if (space.used + bytes > kSpace)
+      throw std::runtime_error("sim: the addresses of a device are used up");
     space.used += bytes;
   }
   space.in_use += bytes;
@@ -385,8 +397,8 @@ void* Allocate(int device, size_t bytes, Queue& queue) {
   return address;
 }
 
-void Free(void* address) {
-  if (!address) return;
+size_t Free(void* address) {
+  if (!address) return 0;
   Piece block;
   {
     std::lock_guard lock(TheMachine().mutex);
@@ -406,6 +418,7 @@ void Free(void* address) {
   Space& space = TheMachine().spaces[static_cast<size_t>(block.device)];
   space.in_use -= block.bytes;
   space.freed[{block.queue, block.bytes}].push_back(static_cast<char*>(address));
+  return block.bytes;
 }
 
 void RecordStream(const void* address, Queue& queue) {

@@ -8,13 +8,15 @@
 //   of timing.
 // - Fresh and freed memory is filled with NaNs, in the order of the stream.
 //
-// SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0).
+// SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0),
+// with SIM_SEED as the seed (0); SIM_MEMORY the bytes of each device (2^36).
 // No torch here: torch_device.cc makes it a device of LibTorch.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 namespace sim {
@@ -55,10 +57,16 @@ bool IsDone(Mark& mark);
 void Wait(Mark& mark);  // on the host
 double Milliseconds(Mark& from, Mark& to);
 
+struct OutOfMemory : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Memory belongs to the stream that it was allocated on: once freed, that stream's next tasks may
 // get it. If another stream uses it, too, RecordStream must be called before it is freed.
+// Throws OutOfMemory.
+size_t RoundedUp(size_t bytes);  // to what is taken for them
 void* Allocate(int device, size_t bytes, Queue& queue);
-void Free(void* address);
+size_t Free(void* address);  // returns its bytes
 void RecordStream(const void* address, Queue& queue);
 size_t BytesInUse(int device);
 int DeviceAt(const void* address);      // -1: the host's

@@ -130,12 +130,26 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
+// Tells memory profilers of LibTorch.
+void Report(void* data, int64_t change) {
+  if (data && c10::memoryProfilingEnabled())
+    c10::reportMemoryUsageToProfiler(data, change, 0, 0, Device(kPrivateUse1, t_device));
+}
+
+void FreeReported(void* data) { Report(data, -static_cast<int64_t>(Free(data))); }
+
 struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = Allocate(t_device, bytes, CurrentQueue(t_device));
-    return {data, data, Free, Device(kPrivateUse1, t_device)};
+    void* data = nullptr;
+    try {
+      data = Allocate(t_device, bytes, CurrentQueue(t_device));
+    } catch (const OutOfMemory& e) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
+    }
+    Report(data, static_cast<int64_t>(RoundedUp(bytes)));
+    return {data, data, FreeReported, Device(kPrivateUse1, t_device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return Free; }
+  c10::DeleterFnPtr raw_deleter() const override { return FreeReported; }
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "sim: copy_data would be the host's");
   }

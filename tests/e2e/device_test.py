@@ -123,6 +123,87 @@ class Devices(support.Case):
         self.assert_fails(self.run_train("--device", "sim", ranks=4),
                           "--device: 4 ranks of this host would share 2 sim devices")
 
+    def out_of_memory(self, limit, *options, **job):
+        """Runs with this many bytes on each device. Returns the error's lines after "pipewright-run: "."""
+        job = self.write_job(support.token_job(steps=3, **job))
+        result = support.call(["mpirun", "-n", 2, support.RUN, "train", self.package, job, "--conf", self.conf(2),
+                               "--device", "sim", *options],
+                              environment={"LD_PRELOAD": str(LIBRARY), "SIM_MEMORY": str(limit)})
+        self.assertNotEqual(result.code, 0)
+        return result.out
+
+    def test_no_memory_left_says_where_and_what_was_predicted(self):
+        sizes = [sum(t.nbytes for t in support.load_file(file).values())
+                 for file in sorted((self.package / "weights").glob("*.safetensors"))]
+        weights = [sizes[0] + sizes[1], sizes[2] + sizes[3]]
+        kept = r"this rank was predicted to keep [^(]+ there \(weights (.+?), gradients (.+?), optimizer state (.+?)\), "
+        # Weights do not fit.
+        said = self.out_of_memory(min(weights) // 2, optimizer=support.SGD)
+        self.assertRegex(said, r"loading on rank \d: .*out of memory[^\0]*\n +module\d on sim:\d: " + kept)
+        # Weights fit, and gradients and activations do not.
+        said = self.out_of_memory(max(weights) + 100_000, optimizer=support.ADAMW)
+        self.assertRegex(said, r"step 1, rank \d, stage \d, microbatch \d, action \d[FB]\d: [^\0]*sim out of memory\. "
+                         r"Tried to allocate \d+ bytes\. Device \d has a total capacity of \d+ bytes")
+        self.assertNotIn("change that line", said)
+        self.assertRegex(said, r"\n +module\d on sim:\d: " + kept + r"besides activations and messages, and has .+ in "
+                         r"use, with [1-9] microbatch(es)? between forward and backward\n +take a smaller "
+                         r"\"microbatch_size\"")
+        # With enough, it runs.
+        self.succeed(self.run_train("--device", "sim", optimizer=support.ADAMW))
+
+    def measured(self, program, *command, ranks=2, **environment):
+        return self.succeed(support.call(
+            ["mpirun", "-n", ranks, program, *command],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "2",
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})).out
+
+    def test_profile_measures_on_devices(self):
+        """The times are the device's: each task takes at least its delay, on the device only."""
+        def profile(*options, **environment):
+            out = self.measured(support.BUILD / "pipewright", "profile", self.package, "--conf", self.conf(2),
+                                "--repeat", 1, "--warmup", 1, "-o", self.path("profile.json"), *options, **environment)
+            return out, json.loads(self.path("profile.json").read_text())
+        out, on_cpu = profile()
+        self.assertNotIn("sim", out)
+        out, fast = profile("--device", "auto", "--links", "nccl")
+        self.assertIn("note: rank 0 on sim:0, rank 1 on sim:1\n", out)
+        _, slow = profile("--device", "sim", "--links", "mpi", SIM_DELAY_US="1000")
+        for a, b, c in zip(on_cpu["nodes"], fast["nodes"], slow["nodes"]):
+            for key in ("forward", "backward", "weight_gradient"):
+                self.assertGreater(b[key]["median"], 0)
+                # Dozens of tasks, each of which waits for half a millisecond on average.
+                self.assertGreater(c[key]["median"], 0.003, (c["name"], key))
+            # Sizes are counted on the device, where memory is in blocks of 512 bytes.
+            self.assertEqual(a["parameter_bytes"], b["parameter_bytes"])
+            self.assertLessEqual(a["kept_bytes"], b["kept_bytes"])
+            self.assertLess(b["kept_bytes"], 1.5 * a["kept_bytes"] + 20 * 512)
+            self.assertLessEqual(a["peak_bytes"], b["peak_bytes"])
+            self.assertEqual(b["body"], "autograd")
+        self.assertEqual(len(fast["links"]), 2)
+        for link in fast["links"] + slow["links"]:
+            self.assertGreater(link["bytes_per_second"], 0)
+        self.assertGreater(slow["links"][0]["latency"], fast["links"][0]["latency"])
+
+    def test_bench_measures_on_devices(self):
+        job = self.write_job(support.token_job(schedule="1f1b", check_shared=None,
+                                               optimizer={"type": "sgd", "lr": 0.1}))
+        bench = ["bench", self.package, job, "--conf", self.conf(2), "--device", "auto"]
+        self.measured(support.RUN, *bench, "--links", "nccl", "--steps", 1, "--warmup", 1, "--costs",
+                      self.path("costs.json"))
+        costs = json.loads(self.path("costs.json").read_text())
+        for stage in costs["stages"]:
+            self.assertGreater(stage["F"], 0)
+            self.assertGreater(stage["activation"], 0)  # of the device
+        self.assertGreater(costs["link"]["bandwidth"], 0)
+        out = self.path("answers.txt")
+        self.succeed(support.call(
+            ["sh", "-c", f"printf 'stages 0.01\\nhalves 0.01\\n' | mpirun -n 2 {support.RUN} "
+             f"{' '.join(map(str, bench))} --on-request > {out}"],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DELAY_US": "1000"}))
+        whole, halves = [json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")]
+        for stage in whole["stages"] + halves["stages"]:
+            self.assertGreater(min(stage["F"]), 3000)  # microseconds of the device; the host only launches
+
     def test_what_runs_on_the_cpu_only_is_refused(self):
         self.assert_fails(self.run_train("--device", "sim", "--set", "body=lists"),
                           'body: "lists" runs on the CPU only, and rank 0 computes on sim:0')
@@ -181,41 +262,45 @@ class Nccl(support.Case):
     def test_a_library_that_is_too_old(self):
         self.assert_fails(self.run_train(FAKE_NCCL_VERSION="21700"), "NCCL 2.17.0")
 
-    def test_the_host_waits_once_a_step(self):
-        """For losses and norms, on an event; and never for the device or a copy."""
-        def waits(package, conf, steps, **changes):
-            file = self.path("waits")
-            file.unlink(missing_ok=True)
-            job = self.write_job(support.token_job(steps=steps, **changes))
-            options = []
-            if conf:
-                options = ["--conf", self.path("conf.json")]
-                options[1].write_text(json.dumps(conf))
-            self.succeed(support.call(
-                ["mpirun", "-n", 3, support.RUN, "train", package, job, "--device", "auto", "--links", "nccl", *options],
-                environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
-                             "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
-            counts = {}
-            for line in file.read_text().splitlines():
-                words = line.split()
-                for name, count in zip(words[::2], words[1::2]):
-                    counts[name] = counts.get(name, 0) + int(count)
-            return counts
+    def waits(self, package, steps, ranks, *options, **changes):
+        """Returns how often the hosts wait for their devices, by kind of wait."""
+        file = self.path("waits")
+        file.unlink(missing_ok=True)
+        job = self.write_job(support.token_job(steps=steps, check_shared=False, log_every=100, **changes))
+        self.succeed(support.call(
+            ["mpirun", "-n", ranks, support.RUN, "train", package, job, "--device", "auto", "--links", "nccl",
+             *options],
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
+                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
+        counts = {}
+        for line in file.read_text().splitlines():
+            words = line.split()
+            for name, count in zip(words[::2], words[1::2]):
+                counts[name] = counts.get(name, 0) + int(count)
+        return counts
 
+    def assert_waits_once_a_step(self, package, ranks, *options, **changes):
+        """For losses and norms, on an event; and never for the device or a copy."""
+        few, many = (self.waits(package, steps, ranks, *options, **changes) for steps in (3, 8))
+        self.assertEqual({name: many[name] - few[name] for name in many},
+                         {"devices": 0, "streams": 0, "events": 5 * ranks, "copies": 0}, changes)
+
+    def test_the_host_waits_once_a_step(self):
         clipped = {**support.ADAMW, "clip_norm": 0.1}
-        replicas = {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}
-        exact = {"optimizer": clipped, "microbatches": 4, "reduce": "exact"}
-        for package, conf, changes in (
-                (self.still, None, {}),
-                (self.still, None, {"optimizer": clipped, "schedule": "zb-h1"}),
-                (self.still, None, {"accuracy": True}),
-                (self.still, replicas, {"optimizer": clipped, "microbatches": 4}),
-                (self.still, replicas, exact),
-                (self.tied, None, {"optimizer": clipped})):
-            changes = {"check_shared": False, "log_every": 100, **changes}
-            few, many = waits(package, conf, 3, **changes), waits(package, conf, 8, **changes)
-            self.assertEqual({name: many[name] - few[name] for name in many},
-                             {"devices": 0, "streams": 0, "events": 5 * 3, "copies": 0}, changes)
+        conf = self.path("replicas.json")
+        conf.write_text(json.dumps({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}))
+        replicas = {"optimizer": clipped, "microbatches": 4}
+        self.assert_waits_once_a_step(self.still, 3)
+        self.assert_waits_once_a_step(self.still, 3, optimizer=clipped, schedule="zb-h1")
+        self.assert_waits_once_a_step(self.still, 3, accuracy=True)
+        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, **replicas)
+        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, reduce="exact", **replicas)
+        self.assert_waits_once_a_step(self.tied, 3, optimizer=clipped)
+
+    def test_weights_on_disk_do_not_stop_the_host(self):
+        self.path("map.json").write_text(json.dumps({"": "disk"}))
+        self.assert_waits_once_a_step(self.package, 1, "--device-map", self.path("map.json"),
+                                      freeze=["embedding.*", "blocks.?.qkv.*", "blocks.?.up.weight"])
 
     def test_the_watchdog_hears_of_a_wait_without_losses(self):
         """Ranks that keep no numbers wait for their device, too."""
@@ -245,13 +330,31 @@ class Nccl(support.Case):
         support.DEVICE_LIBRARY = None
         self.assert_same_run(on_devices, self.train(self.package, job, 3))
 
+    def write_conf(self, stages, ranks, **more):
+        path = self.path(f"conf{len(list(self.path('.').glob('conf*')))}.json")
+        path.write_text(json.dumps({"module_to_stage_map": stages, **more,
+                                    "stage_to_rank_map": {str(stage): on for stage, on in enumerate(ranks)}}))
+        return path
+
     def test_delays_change_no_bit(self):
-        job = support.token_job(steps=4, schedule="zb-h1")
-        first = self.train(self.package, job, 3)
-        for _ in range(20 if os.environ.get("PIPEWRIGHT_LONG") else 2):
-            late = self.train(self.package, job, 3,
-                              environment={"SIM_DELAY_US": "2000", "FAKE_NCCL_DELAY_US": "2000"})
-            self.assert_same_run(late, first)
+        """Of tasks and of transfers. With PIPEWRIGHT_LONG, in 200 runs."""
+        cases = [
+            ({"schedule": "zb-h1"}, 3, None),
+            ({"freeze": ["embedding.*", "blocks.?.qkv.*", "head.*"], "schedule": "gpipe"}, 2,
+             self.write_conf([0, 1, 2], [[0], [1], [0]], offload={"stages": [0, 1, 2]})),
+            ({"optimizer": {**support.ADAMW, "clip_norm": 0.1}, "accuracy": True}, 3, None),
+            ({"recompute": True, "reduce": "exact"}, 3, self.write_conf([0, 0, 1], [[0], [1, 2]])),
+            ({"schedule": "pipedream"}, 3, None),
+        ]
+        long = bool(os.environ.get("PIPEWRIGHT_LONG"))
+        for changes, ranks, conf in cases if long else cases[:2]:
+            job = support.token_job(steps=4, check_shared=None, **changes)
+            first = self.train(self.package, job, ranks, conf=conf)
+            for seed in range(40 if long else 1):
+                with self.subTest(changes=changes, seed=seed):
+                    late = self.train(self.package, job, ranks, conf=conf, environment={
+                        "SIM_DELAY_US": "500", "FAKE_NCCL_DELAY_US": "500", "SIM_SEED": str(seed)})
+                    self.assert_same_run(late, first)
 
 
 def load_tests(loader, tests, _pattern):

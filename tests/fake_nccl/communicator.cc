@@ -101,6 +101,7 @@ FakeSettings SettingsFromEnvironment() {
   FakeSettings s;
   s.lazy = NumberFromEnvironment("FAKE_NCCL_LAZY", s.lazy) != 0;
   s.delay_us = NumberFromEnvironment("FAKE_NCCL_DELAY_US", s.delay_us);
+  s.seed = NumberFromEnvironment("SIM_SEED", s.seed);
   s.fail_at = NumberFromEnvironment("FAKE_NCCL_FAIL_AT", s.fail_at);
   s.fail_code = NumberFromEnvironment("FAKE_NCCL_FAIL_CODE", s.fail_code);
   s.fail_rank = NumberFromEnvironment("FAKE_NCCL_FAIL_RANK", s.fail_rank);

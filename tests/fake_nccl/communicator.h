@@ -23,6 +23,7 @@ enum FailureResult {
 struct FakeSettings {
   bool lazy = true;       // FAKE_NCCL_LAZY=0: the first use of a connection does not block the host
   int delay_us = 0;       // FAKE_NCCL_DELAY_US: the longest random wait before an operation
+  int seed = 0;           // SIM_SEED: of these waits
   int fail_at = 0;        // FAKE_NCCL_FAIL_AT: this operation of the communicator fails, from 1
   int fail_code = 6;      // FAKE_NCCL_FAIL_CODE: with this result
   int fail_rank = -1;     // FAKE_NCCL_FAIL_RANK: on this rank; -1: on each

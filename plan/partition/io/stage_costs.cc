@@ -81,22 +81,6 @@ Json LinkJson(const MeasuredLinks& links, double bandwidth) {
 
 }  // namespace
 
-double OptimizerState(const OptimizerJob& job) {
-  switch (job.kind) {
-    case OptimizerJob::kSgd:
-      return job.momentum > 0 ? 1 : 0;
-    case OptimizerJob::kAdam:
-    case OptimizerJob::kAdamW:
-      return job.amsgrad ? 3 : 2;
-    case OptimizerJob::kRmsprop:
-      return 1 + (job.momentum > 0) + job.centered;
-    case OptimizerJob::kAdagrad:
-    case OptimizerJob::kMuon:
-      break;
-  }
-  return 1;
-}
-
 std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_of,
                           double optimizer_state) {
   const int count = 1 + *std::max_element(stage_of.begin(), stage_of.end());

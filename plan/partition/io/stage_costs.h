@@ -3,13 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/optimizer_job.h"
 #include "formats/profile/profile.h"
 
 namespace pipewright {
-
-// Returns the bytes of optimizer state per byte of trained parameters.
-double OptimizerState(const OptimizerJob& job);
 
 // Returns a costs file (docs/reference/costs.md), in microseconds and bytes. `stage_of` has the
 // stage of each node, `optimizer_state` the bytes per byte of trained parameters. Loss and STEP,

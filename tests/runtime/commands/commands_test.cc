@@ -58,11 +58,11 @@ TEST(BenchReport, SendsCountTowardTheActionBeforeThem) {
 
 TEST(BenchReport, TheLinkIsTheSameOnAllRanks) {
   std::vector<Json> links(2);
-  RunThreads(2, [&](Transport& t) { links[t.rank()] = LinkCostsJson(t); });
+  RunThreads(2, [&](Transport& t) { links[t.rank()] = LinkCostsJson(t, at::kCPU); });
   EXPECT_EQ(links[0], links[1]);
   EXPECT_GT(links[0]["latency"].get<double>(), 0);
   RunThreads(1, [&](Transport& t) {
-    EXPECT_EQ(LinkCostsJson(t), (Json{{"latency", 0}, {"bandwidth", nullptr}}));
+    EXPECT_EQ(LinkCostsJson(t, at::kCPU), (Json{{"latency", 0}, {"bandwidth", nullptr}}));
   });
 }
 

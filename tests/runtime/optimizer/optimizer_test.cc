@@ -3,7 +3,27 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "formats/optimizer_state.h"
+
 namespace pipewright {
+
+TEST(Optimizer, KeepsAsManyTensorsAsPlansCount) {
+  for (auto kind : {OptimizerJob::kSgd, OptimizerJob::kAdam, OptimizerJob::kAdamW,
+                    OptimizerJob::kRmsprop, OptimizerJob::kAdagrad, OptimizerJob::kMuon})
+    for (int choice = 0; choice < 8; ++choice) {
+      OptimizerJob job;
+      job.kind = kind;
+      job.momentum = choice & 1 ? 0.9 : 0;
+      job.amsgrad = choice & 2;
+      job.centered = choice & 4;
+      at::Tensor parameter = at::ones({2, 3}), gradient = at::ones({2, 3});
+      OptimizerState state;
+      OptimizerStep(job, parameter, gradient, state);
+      int kept = 0;
+      for (const auto& [name, tensor] : state.Named()) kept += tensor->defined();
+      EXPECT_EQ(StateTensorsPerParameter(job), kept) << kind << " " << choice;
+    }
+}
 
 // Updates large tensors block by block, as if each piece were a parameter of its own.
 TEST(Optimizer, LargeAsSmall) {
