@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/actions.h"
 #include "plan/lowering/lower.h"
 #include "plan/partition/io/request.h"
 #include "plan/partition/io/stage_costs.h"
@@ -117,10 +116,6 @@ std::vector<Choice> AllChoices(const TuneProblem& problem, Cuts& cuts) {
   return choices;
 }
 
-double Largest(const TuneCandidate& candidate) {
-  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
-}
-
 Plan MakeScheduleOf(const Conf& conf, const std::string& schedule, int ranks, int microbatches) {
   ScheduleOptions options;
   options.of_run = true;
@@ -172,34 +167,15 @@ std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Cho
   }
   if (problem.order && OrderOfStages(order) != problem.order) return std::nullopt;
   TuneCandidate plain = PredictOrder(problem, *choice.profile, conf, schedule, order, false);
-  if (Largest(plain) <= problem.memory || !problem.recompute) return plain;
+  if (LargestPeak(plain) <= problem.memory || !problem.recompute) return plain;
   TuneCandidate again = PredictOrder(problem, *choice.profile, conf, schedule, order, true);
-  return Largest(again) < Largest(plain) ? again : plain;
+  return LargestPeak(again) < LargestPeak(plain) ? again : plain;
 }
 
 }  // namespace
 
-std::optional<StageOrder> OrderOfStages(const Plan& plan) {
-  std::vector<StageOrder> stages(static_cast<size_t>(plan.stages));
-  for (const std::vector<Action>& actions : plan.ranks) {
-    std::map<int, ReplicaOrder> own;  // by stage
-    for (const Action& action : actions) {
-      if (HasForward(action)) own[action.stage].forwards.push_back(action.microbatch);
-      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGrad ||
-          action.kind == ActionKind::kOverlap)
-        own[BackwardStage(action)].additions.push_back(BackwardMicrobatch(action));
-    }
-    for (auto& [stage, order] : own) stages[static_cast<size_t>(stage)].push_back(std::move(order));
-  }
-  for (StageOrder& stage : stages) {
-    // Microbatch i is on replica i mod r.
-    std::sort(stage.begin(), stage.end(), [](const ReplicaOrder& a, const ReplicaOrder& b) {
-      return *std::min_element(a.forwards.begin(), a.forwards.end()) <
-             *std::min_element(b.forwards.begin(), b.forwards.end());
-    });
-    if (stage != stages[0]) return std::nullopt;
-  }
-  return stages.empty() ? std::nullopt : std::optional(stages[0]);
+double LargestPeak(const TuneCandidate& candidate) {
+  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
 }
 
 TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
@@ -222,11 +198,11 @@ TuneResult SearchTune(const TuneProblem& problem, size_t keep) {
       continue;
     }
     ++result.simulated;
-    const bool fits = Largest(*candidate) <= problem.memory;
+    const bool fits = LargestPeak(*candidate) <= problem.memory;
     result.over += !fits;
     auto& list = fits ? result.best : result.large;
     auto before = [&](const TuneCandidate& a, const TuneCandidate& b) {
-      return fits ? a.step < b.step : Largest(a) < Largest(b);
+      return fits ? a.step < b.step : LargestPeak(a) < LargestPeak(b);
     };
     list.insert(std::upper_bound(list.begin(), list.end(), *candidate, before), *candidate);
     if (list.size() > keep) list.pop_back();

@@ -10,6 +10,7 @@
 #include "formats/manifest.h"
 #include "formats/profile/profile.h"
 #include "plan/simulate/lower_bound.h"
+#include "plan/tune/stage_order.h"
 
 namespace pipewright {
 
@@ -18,19 +19,6 @@ struct TuneProfile {
   int ranks = 1;
   Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
 };
-
-// Lists what one replica of a stage does in a step, as far as bits depend on it: forwards write
-// buffers.
-struct ReplicaOrder {
-  std::vector<int> forwards;   // microbatches
-  std::vector<int> additions;  // microbatches whose gradients are added to those of weights
-  bool operator==(const ReplicaOrder&) const = default;
-};
-using StageOrder = std::vector<ReplicaOrder>;  // the replica of the first microbatch first
-
-// Returns the order of every stage of the plan; none if they differ, so that bits depend on the
-// cut.
-std::optional<StageOrder> OrderOfStages(const Plan& plan);
 
 struct TuneProblem {
   Manifest manifest;
@@ -58,6 +46,9 @@ struct TuneCandidate {
   double bubble = 0;               // the idle share of the rank with the most idle time, 0 to 1
   std::vector<double> peak_bytes;  // by rank
 };
+
+// Returns the memory of the rank that takes most, in bytes.
+double LargestPeak(const TuneCandidate& candidate);
 
 struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first

@@ -12,6 +12,7 @@
 #include "plan/plan_text.h"
 #include "plan/schedules/schedule.h"
 #include "plan/schedules/table.h"
+#include "plan/tune/stage_order.h"
 
 namespace pipewright {
 namespace {

@@ -1,4 +1,4 @@
-// Runs profiles and benchmarks for `pipewright tune`, each in its own processes, so that one that
+// Runs profiles and benchmarks of candidates, each in its own processes, so that one that
 // fails or runs out of memory affects nothing else.
 #pragma once
 #include <cstdint>
@@ -24,16 +24,5 @@ double MeasureStep(const TuneRun& run);
 // with the program's message.
 Profile MeasureProfile(const std::string& package, const std::string& conf, int ranks,
                        int64_t microbatch, int threads, int repeat);
-
-// Returns the text of the job file `from` for the path `to`, with another schedule, microbatches
-// and recomputation, but the same samples in a step. Paths of data, which are relative to the job's
-// folder, name the same files.
-struct JobChanges {
-  std::string schedule;
-  int microbatches = 1;
-  int64_t samples = 1;
-  bool recompute = false;
-};
-std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes);
 
 }  // namespace pipewright

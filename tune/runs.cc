@@ -1,9 +1,8 @@
-#include "cli/commands/tune_runs.h"
+#include "tune/runs.h"
 
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/process/child.h"
 #include "base/text.h"
@@ -36,24 +35,6 @@ std::string OutputOf(const std::vector<std::string>& command) {
   throw Error(Join(command, " "), said);
 }
 
-// Rewrites paths of data files, which are relative to the folder of their job.
-void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
-  auto move = [&](Json& file) {
-    if (file.is_string())
-      file = fs::proximate(fs::absolute(from / file.get<std::string>()), fs::absolute(to))
-                 .lexically_normal()
-                 .string();
-  };
-  auto move_all = [&](Json& files) {
-    if (!files.is_array()) return move(files);
-    for (Json& file : files) move(file);
-  };
-  for (const char* key : {"tokens", "tensors", "plugin"})
-    if (data.contains(key)) move_all(data[key]);
-  if (data.contains("arrays"))
-    for (auto& [name, files] : data["arrays"].items()) move_all(files);
-}
-
 }  // namespace
 
 double MeasureStep(const TuneRun& run) {
@@ -72,24 +53,10 @@ double MeasureStep(const TuneRun& run) {
 Profile MeasureProfile(const std::string& package, const std::string& conf, int ranks,
                        int64_t microbatch, int threads, int repeat) {
   const std::string text = OutputOf(
-      {ProgramBeside("pipewright"), "--color", "never", "profile", package, "--conf", conf, "--in-process",
-       std::to_string(ranks), "--microbatch-size", std::to_string(microbatch), "--threads",
-       std::to_string(threads), "--repeat", std::to_string(repeat), "--json"});
+      {ProgramBeside("pipewright"), "--color", "never", "profile", package, "--conf", conf,
+       "--in-process", std::to_string(ranks), "--microbatch-size", std::to_string(microbatch),
+       "--threads", std::to_string(threads), "--repeat", std::to_string(repeat), "--json"});
   return ParseProfile(text, "pipewright profile");
-}
-
-std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes) {
-  Json job = ReadJson(from);
-  const fs::path folder = fs::path(from).parent_path(), target = fs::path(to).parent_path();
-  MoveDataPaths(job["data"], folder, target);
-  if (job.contains("validation")) MoveDataPaths(job["validation"]["data"], folder, target);
-  for (const char* key : {"plan", "costs", "memory", "microbatch_size", "recompute"})
-    job.erase(key);
-  job["schedule"] = changes.schedule;
-  job["microbatches"] = changes.microbatches;
-  job["minibatch_size"] = changes.samples;
-  if (changes.recompute) job["recompute"] = true;
-  return FormatJson(job);
 }
 
 }  // namespace pipewright
