@@ -68,9 +68,9 @@ pipewright_library(plan/run BATCH 4
                         plan/search plan/simulate)
 pipewright_library(plan/tune BATCH 4
                    USES base formats formats/profile plan plan/lowering plan/partition
-                        plan/partition/io plan/schedules plan/simulate)
+                        plan/partition/io plan/schedules plan/search plan/simulate)
 pipewright_library(tune BATCH 8
-                   USES base base/files base/process formats formats/package formats/profile
+                   USES base base/files base/process formats formats/package formats/profile plan
                         plan/partition/io plan/run plan/schedules plan/simulate plan/tune)
 pipewright_library(report
                    USES base base/files formats formats/package formats/profile plan

@@ -4,11 +4,9 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/files/read_file.h"
 #include "base/text.h"
 #include "plan/run/run_plan.h"
-#include "plan/schedules/schedule.h"
-#include "tune/temporary_file.h"
+#include "tune/own_run.h"
 
 namespace pipewright {
 
@@ -51,24 +49,9 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   return range;
 }
 
-// Returns the order of the stages in the job's own run: with the package's conf or, if its schedule
-// or plan needs another, with a conf for the ranks of the request.
+// Returns the order of the stages in the job's own run.
 StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
-  const TemporaryFile own = {request.output + "/own_conf.json"};
-  std::optional<RunPlan> run;
-  try {
-    run = MakeRunPlan(request.package, "", job, 0, false);
-  } catch (const Error&) {
-    const std::string schedule = job.plan.empty() ? job.schedule : Job().schedule;
-    const int modules = static_cast<int>(manifest.modules.size()),
-              ranks = std::min(request.ranks, modules),
-              stages = std::min(DefaultStages(schedule, ranks), modules);
-    Conf conf = GroupModules(modules, stages);
-    conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
-    WriteFile(own.path, WriteConf(conf));
-    run = MakeRunPlan(request.package, own.path, job, 0, false);
-  }
-  const std::optional<StageOrder> order = OrderOfStages(run->plan);
+  const std::optional<StageOrder> order = OrderOfStages(OwnRun(request, job, manifest).plan);
   if (!order)
     throw Error("--exact",
                 "the stages of " + job.plan +

@@ -11,14 +11,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Rewrites paths of data files, which are relative to the folder of their job.
+// Rewrites the path of a file, which is relative to the folder of its job.
+void MovePath(Json& file, const fs::path& from, const fs::path& to) {
+  if (!file.is_string() || fs::path(file.get<std::string>()).is_absolute()) return;
+  file = fs::proximate(fs::absolute(from / file.get<std::string>()), fs::absolute(to))
+             .lexically_normal()
+             .string();
+}
+
 void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
-  auto move = [&](Json& file) {
-    if (file.is_string())
-      file = fs::proximate(fs::absolute(from / file.get<std::string>()), fs::absolute(to))
-                 .lexically_normal()
-                 .string();
-  };
+  auto move = [&](Json& file) { MovePath(file, from, to); };
   auto move_all = [&](Json& files) {
     if (!files.is_array()) return move(files);
     for (Json& file : files) move(file);
@@ -35,13 +37,21 @@ std::string ChangedJob(const std::string& from, const std::string& to, const Job
   Json job = ReadJson(from);
   const fs::path folder = fs::path(from).parent_path(), target = fs::path(to).parent_path();
   MoveDataPaths(job["data"], folder, target);
+  for (const char* key : {"save", "metrics", "tensorboard", "report"})
+    if (job.contains(key)) MovePath(job[key], folder, target);
+  for (const auto& [section, key] :
+       {std::pair{"checkpoint", "to"}, std::pair{"optimizer", "state_folder"}})
+    if (job.contains(section) && job[section].contains(key))
+      MovePath(job[section][key], folder, target);
   if (job.contains("validation")) MoveDataPaths(job["validation"]["data"], folder, target);
   for (const char* key : {"plan", "costs", "memory", "microbatch_size", "recompute"})
     job.erase(key);
   job["schedule"] = changes.schedule;
   job["microbatches"] = changes.microbatches;
   job["minibatch_size"] = changes.samples;
-  if (changes.recompute) job["recompute"] = true;
+  if (!changes.recompute.empty()) job["recompute"] = {{"stages", changes.recompute}};
+  if (changes.threads > 0) job["threads"] = changes.threads;
+  if (!changes.body.empty()) job["body"] = changes.body;
   return FormatJson(job);
 }
 

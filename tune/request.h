@@ -1,16 +1,18 @@
 // What the user asks of `pipewright tune`.
 #pragma once
+#include <limits>
 #include <string>
-
-#include "plan/simulate/lower_bound.h"
 
 namespace pipewright {
 
 struct TuneRequest {
-  std::string package, job, output, memory;
+  std::string package, job, output;
+  std::string memory;    // of the tensors of a rank, as the user wrote it; empty: no limit
+  std::string machines;  // a file that describes other machines; empty: those at hand
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
-  double time_limit = kNoLimit;  // seconds for all measured rounds
+  double budget = std::numeric_limits<double>::infinity();  // seconds
   bool exact = false, change_microbatch = false, no_measure = false, in_process = false;
+  bool paper = false;  // also propose schedules that cannot be run
   bool force = false;
   bool quiet = false;  // no progress on standard error
 };

@@ -12,7 +12,12 @@
 #include "formats/job.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/stage_costs.h"
+#include "plan/plan_text.h"
+#include "plan/schedules/table.h"
+#include "plan/tune/predict.h"
 #include "tune/allowed.h"
+#include "tune/job_costs.h"
+#include "tune/own_run.h"
 #include "tune/profiles.h"
 #include "tune/rounds.h"
 
@@ -30,61 +35,69 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.optimizer_state = OptimizerState(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
+  problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
+  for (const LossJob& loss : job.losses)
+    if (loss.output >= 0 && static_cast<size_t>(loss.output) < problem.manifest.outputs.size())
+      problem.loss_module = problem.manifest
+                                .values[static_cast<size_t>(
+                                    problem.manifest.outputs[static_cast<size_t>(loss.output)])]
+                                .producer;
   if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");
   return problem;
 }
 
-// Returns the job as it is: modules grouped in order, its own schedule and microbatches.
-std::optional<TuneRow> AsGiven(const TuneRequest& request, const Job& job,
-                               const TuneProblem& problem, std::vector<std::string>& notes) {
-  if (!job.plan.empty()) {
-    notes.push_back("the unmodified job is not among the candidates: it has a plan, " + job.plan);
+// Returns the job as it is as a candidate; none, with a note, if its steps cannot be predicted.
+std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TuneProblem& problem,
+                               std::vector<std::string>& notes) {
+  const auto profile =
+      std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& each) {
+        return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
+               each.profile.microbatch == job.microbatch_size;
+      });
+  if (profile == problem.profiles.end() || run.plan.steps > 1) {
+    notes.push_back("the unmodified job is not among the candidates: its steps overlap");
     return std::nullopt;
   }
-  const int modules = static_cast<int>(problem.manifest.modules.size());
-  const int ranks = std::min(request.ranks, modules);
-  for (const TuneProfile& profile : problem.profiles) {
-    if (profile.ranks != ranks || profile.profile.microbatch != job.microbatch_size) continue;
-    try {
-      TuneRow row;
-      row.as_given = true;
-      row.candidate = Predict(problem, profile, GroupModules(modules, ranks), job.schedule,
-                              job.microbatches, job.recompute.all);
-      return row;
-    } catch (const Error& error) {
-      notes.push_back(std::string("the unmodified job is not among the candidates: ") +
-                      error.what());
-    }
-  }
-  return std::nullopt;
+  TuneRow row;
+  row.as_given = true;
+  const Costs costs = CostsOfConf(problem, *profile, run.conf);
+  row.candidate = PredictOrder({problem, *profile, run.conf, costs, run.plan}, job.schedule,
+                               run.plan.recompute);
+  if (const ScheduleKind* kind = FindSchedule(job.schedule);
+      !job.plan.empty() || (kind && kind->searched))
+    row.candidate.plan = run.plan;
+  return row;
 }
 
 bool Same(const TuneCandidate& a, const TuneCandidate& b) {
-  return a.ranks == b.ranks && a.microbatches == b.microbatches && a.schedule == b.schedule &&
-         a.recompute == b.recompute && a.conf == b.conf;
+  return a.ranks == b.ranks && a.threads == b.threads && a.microbatches == b.microbatches &&
+         a.schedule == b.schedule && a.recompute == b.recompute && a.conf == b.conf &&
+         a.plan.ranks == b.plan.ranks;
 }
 
 // Returns the rows to measure: the job as given, if it is one, then the best of the search.
-std::vector<TuneRow> RowsOf(const TuneRequest& request, const Job& job, const TuneProblem& problem,
-                            TuneOutcome& outcome) {
+std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
+                            const TuneProblem& problem, TuneOutcome& outcome) {
   std::vector<TuneRow> rows;
   for (const TuneCandidate& candidate : outcome.found.best) {
     rows.emplace_back();
     rows.back().candidate = candidate;
+    rows.back().in_process = request.in_process || candidate.ranks == 1;
   }
-  const std::optional<TuneRow> given = AsGiven(request, job, problem, outcome.notes);
   if (!given) return rows;
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
     return Same(row.candidate, given->candidate);
   });
-  if (same != rows.end())
+  if (same != rows.end()) {
     same->as_given = true;
-  else if (LargestPeak(given->candidate) <= problem.memory)
+  } else if (Fits(problem, given->candidate)) {
     rows.push_back(*given);
-  else
+    rows.back().in_process = request.in_process || given->candidate.ranks == 1;
+  } else {
     outcome.notes.push_back("the unmodified job would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
                             " on a rank, more than --memory");
+  }
   // It is measured first, so that the result is not slower, however short the time.
   std::stable_partition(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
   return rows;
@@ -100,7 +113,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const Job& job, const Tu
   throw Error("--memory " + request.memory,
               "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                   SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
-                  least.schedule + (least.recompute ? " with recomputation, " : ", ") +
+                  least.schedule + (least.recompute.empty() ? ", " : " with recomputation, ") +
                   Counted(least.microbatches, "microbatch") + ")",
               "give --memory " + std::to_string(bytes) + " or more, or more ranks");
 }
@@ -108,6 +121,8 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const Job& job, const Tu
 }  // namespace
 
 TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
+  const InterruptsEndBudgets interrupts;
+  const TuneBudget budget(request.budget);
   const Job job = ReadJob(request.job);
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
@@ -120,11 +135,16 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   LimitCandidates(request, written, job, problem, outcome.notes);
   const std::set<int64_t> sizes =
       MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
-  MeasureProfiles(request, job, sizes, problem, outcome.notes);
+  const RunPlan own = OwnRun(request, job, problem.manifest);
+  // Rounds after the profiles need as much time.
+  const TuneBudget for_profiles = request.no_measure ? budget : budget.Share(0.5);
+  MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
+                  outcome.notes);
+  MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
-  outcome.rows = RowsOf(request, job, problem, outcome);
+  outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, outcome.found);
-  if (!request.no_measure) MeasureRows(request, job, outcome.rows, outcome.notes);
+  if (!request.no_measure) MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
@@ -132,6 +152,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   const TuneCandidate& winner = outcome.rows.front().candidate;
   files["conf.json"] = WriteConf(winner.conf);
   files["job.json"] = JobText(request, job, winner);
+  if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.report = TuneReport(outcome);
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
@@ -140,9 +161,10 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 }
 
 std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
-  return "pipewright-run -n " + std::to_string(outcome.rows.front().candidate.ranks) + " train " +
-         request.package + " " + request.output + "/job.json --conf " + request.output +
-         "/conf.json";
+  const TuneRow& winner = outcome.rows.front();
+  return std::string("pipewright-run ") + (winner.in_process ? "--in-process " : "-n ") +
+         std::to_string(winner.candidate.ranks) + " train " + request.package + " " +
+         request.output + "/job.json --conf " + request.output + "/conf.json";
 }
 
 }  // namespace pipewright

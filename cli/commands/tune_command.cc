@@ -8,6 +8,7 @@
 #include "cli/numbers.h"
 #include "formats/manifest.h"
 #include "runtime/trial/written_buffers.h"
+#include "tune/budget.h"
 #include "tune/tune.h"
 
 namespace pipewright {
@@ -48,9 +49,11 @@ void AddTuneCommand(CLI::App& app) {
       ->check(AtLeast(1, 1000));
   app.add_option("--repeat", r.repeat, "measurements of each module's times (default: 5)")
       ->check(AtLeast(1));
-  app.add_option("--time-limit", r.time_limit,
-                 "seconds until the rounds end; the best result so far is written")
-      ->check(NumberAtLeast(0));
+  app.add_option_function<std::string>(
+         "--budget",
+         [request](const std::string& text) { request->budget = ParseDuration(text, "--budget"); },
+         "time for everything, such as 90s or 2m; then the best result so far is written")
+      ->type_name("TIME");
   app.add_flag("--no-measure", r.no_measure, "choose by predictions alone");
   app.add_flag("--in-process", r.in_process,
                "measure with ranks as threads of one process, without mpirun");

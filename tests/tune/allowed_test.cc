@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "tests/error_text.h"
+#include "tune/own_run.h"
 
 namespace pipewright {
 namespace {
@@ -80,6 +81,12 @@ TEST(TuneAllowed, ExactRefusesStepsThatOverlap) {
   EXPECT_EQ(ErrorOf([&] { LimitCandidates(request, {}, job, problem, notes); }),
             "--exact: the steps of pipedream overlap, and no other schedule has its results\n  "
             "leave out --exact, or tune a job with another schedule");
+}
+
+TEST(TuneAllowed, TheOwnRunNeedsAPackage) {
+  TuneRequest request;
+  request.package = "/no/package", request.output = "/no", request.ranks = 2;
+  EXPECT_THROW(OwnRun(request, JobOf(2, 1), Model("s0")), Error);
 }
 
 }  // namespace

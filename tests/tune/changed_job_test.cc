@@ -23,9 +23,11 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
                                 "{\"data\": {\"tokens\": [\"a.bin\", \"../b.bin\"], \"arrays\": "
                                 "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
                                 "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
-                                "\"microbatch_size\": 4, \"epochs\": 2}");
+                                "\"microbatch_size\": 4, \"epochs\": 2, \"save\": "
+                                "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
+                                "{\"to\": \"c\", \"every\": 2}}");
   const std::string to = TempPath("jobs/tuned/job.json");
-  const Json job = ParseJson(ChangedJob(from, to, {"1f1b", 8, 32, false}), to);
+  const Json job = ParseJson(ChangedJob(from, to, {"1f1b", 8, 32}), to);
   const auto target = std::filesystem::path(to).parent_path();
   EXPECT_EQ(job["data"]["tokens"], Json({"../a.bin", "../../b.bin"}));
   const std::string absolute = job["data"]["arrays"]["x"];
@@ -35,9 +37,18 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   EXPECT_EQ(job["microbatches"], 8);
   EXPECT_EQ(job["minibatch_size"], 32);
   EXPECT_EQ(job["epochs"], 2);
+  EXPECT_EQ(job["save"], "../w.safetensors");
+  EXPECT_EQ(job["metrics"], "/dev/stdout");
+  EXPECT_EQ(job["checkpoint"]["to"], "../c");
+  EXPECT_EQ(job["checkpoint"]["every"], 2);
+  for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;
   for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
     EXPECT_FALSE(job.contains(gone)) << gone;
-  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, true}), to)["recompute"], true);
+  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, {0, 2}}), to)["recompute"]["stages"],
+            Json({0, 2}));
+  const Json other = ParseJson(ChangedJob(from, to, {"plan.csv", 1, 1, {}, 2, "lists"}), to);
+  EXPECT_EQ(other["threads"], 2);
+  EXPECT_EQ(other["body"], "lists");
 }
 
 }  // namespace

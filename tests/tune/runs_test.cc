@@ -17,9 +17,9 @@ namespace {
 // The programs are in another folder than this test.
 TEST(TuneRuns, SayWhichProgramFailed) {
   TuneRun run{"m.pkg", "job.json", "conf.json", 2, true, 3};
-  const std::string said = ErrorOf([&] { MeasureStep(run); });
-  EXPECT_NE(said.find("pipewright-run --color never --in-process 2 bench m.pkg job.json --conf "
-                      "conf.json --steps 3 --json"),
+  const std::string said = ErrorOf([&] { MeasureStep(run, "m.jsonl", TuneBudget()); });
+  EXPECT_NE(said.find("pipewright-run --color never --in-process 2 train m.pkg job.json --conf "
+                      "conf.json --steps 9 --metrics m.jsonl --quiet"),
             std::string::npos)
       << said;
 }
@@ -34,7 +34,7 @@ TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
   TuneProblem problem;
   problem.manifest.modules.resize(2);
   std::vector<std::string> notes;
-  EXPECT_THROW(MeasureProfiles(request, job, {4}, problem, notes), Error);
+  EXPECT_THROW(MeasureProfiles(request, job, {{4}, 2}, TuneBudget(), problem, notes), Error);
   EXPECT_TRUE(std::filesystem::is_empty(request.output));
 }
 
