@@ -5,7 +5,6 @@
 
 #include "base/median.h"
 #include "base/size.h"
-#include "base/table.h"
 
 namespace pipewright {
 
@@ -28,10 +27,10 @@ std::string ScheduleText(const TuneCandidate& c) {
 
 }  // namespace
 
-std::string TuneTable(const std::vector<TuneRow>& rows) {
-  std::vector<std::vector<std::string>> table = {{"", "ranks", "threads", "microbatches",
-                                                  "schedule", "stages", "predicted", "measured",
-                                                  "from - to", "bubble", "peak"}};
+std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
+  std::vector<std::vector<std::string>> table = {
+      {"", "ranks", "threads", "microbatches", "schedule", "stages",
+       estimated ? "estimated" : "predicted", "measured", "from - to", "bubble", "peak", "binds"}};
   for (const TuneRow& row : rows) {
     const TuneCandidate& c = row.candidate;
     const auto [low, high] = std::minmax_element(row.steps.begin(), row.steps.end());
@@ -47,12 +46,23 @@ std::string TuneTable(const std::vector<TuneRow>& rows) {
                      : row.steps.empty()  ? "-"
                                           : Milliseconds(Median(row.steps)),
                      row.steps.empty() ? "-" : Milliseconds(*low) + " - " + Milliseconds(*high),
-                     bubble, SizeText(static_cast<int64_t>(LargestPeak(c)))});
+                     bubble, SizeText(static_cast<int64_t>(LargestPeak(c))), row.binds});
   }
-  return FormatTable(table);
+  return table;
 }
 
-Json TuneReport(const TuneOutcome& outcome) {
+std::string TuneCounts(const TuneResult& found) {
+  std::string text = "candidates: " + std::to_string(found.simulated) + " simulated, " +
+                     std::to_string(found.pruned) + " pruned by their bound, " +
+                     std::to_string(found.over) + " over the memory limit, " +
+                     std::to_string(found.unfit) + " not defined or not allowed";
+  if (found.searched + found.too_long > 0)
+    text += "; orders searched for " + std::to_string(found.searched) +
+            ", too long to search for " + std::to_string(found.too_long);
+  return text;
+}
+
+Json TuneReport(const TuneOutcome& outcome, bool estimated) {
   Json report = {{"candidates", Json::array()}};
   for (const TuneRow& row : outcome.rows) {
     const TuneCandidate& c = row.candidate;
@@ -68,6 +78,8 @@ Json TuneReport(const TuneOutcome& outcome) {
                  {"measured", row.steps},
                  {"measured_process_bytes", row.process_bytes},
                  {"bubble", c.bubble},
+                 {"binds", row.binds},
+                 {"estimated", estimated},
                  {"peak_bytes", c.peak_bytes},
                  {"module_to_stage", c.conf.module_to_stage},
                  {"stage_to_ranks", c.conf.stage_to_ranks}};
@@ -82,6 +94,9 @@ Json TuneReport(const TuneOutcome& outcome) {
   report["undefined"] = outcome.found.unfit;
   report["orders_searched"] = outcome.found.searched;
   report["orders_too_long_to_search"] = outcome.found.too_long;
+  report["would_help"] = Json::array();
+  for (const TuneHelp& help : outcome.help)
+    report["would_help"].push_back({{"change", help.change}, {"predicted", help.step}});
   report["notes"] = outcome.notes;
   return report;
 }

@@ -20,6 +20,7 @@ struct TuneRow {
   bool in_process = false;    // ranks are threads of one process
   bool variant = false;       // runs otherwise than the model of costs can tell
   std::vector<double> steps;  // seconds, the median of each round
+  std::string binds = {};     // WhatBinds
   int64_t process_bytes = 0;  // measured: the largest process of any rank
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };

@@ -14,10 +14,15 @@
 #include "plan/partition/io/stage_costs.h"
 #include "plan/plan_text.h"
 #include "plan/schedules/table.h"
+#include "plan/tune/help.h"
+#include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
 #include "tune/allowed.h"
 #include "tune/job_costs.h"
+#include "tune/kept.h"
+#include "tune/machines.h"
 #include "tune/own_run.h"
+#include "tune/page.h"
 #include "tune/profiles.h"
 #include "tune/rounds.h"
 
@@ -25,7 +30,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr char kRecord[] = "report.json";
+constexpr char kRecord[] = "report.json", kPage[] = "report.html";
 
 TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   TuneProblem problem;
@@ -42,6 +47,7 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
                                 .values[static_cast<size_t>(
                                     problem.manifest.outputs[static_cast<size_t>(loss.output)])]
                                 .producer;
+  if (!request.machines.empty()) problem.machines = ReadMachines(request.machines, request.ranks);
   if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");
   return problem;
 }
@@ -103,19 +109,24 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   return rows;
 }
 
-[[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneResult& found) {
+[[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
+                               const TuneResult& found) {
   if (found.large.empty())
     throw Error(request.package,
                 "no schedule is defined for these ranks and microbatches" +
                     std::string(request.exact ? ", and has the results of the job" : ""));
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
+  const TuneNeeds needs = FindNeeds(problem);
   throw Error("--memory " + request.memory,
               "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                   SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
                   least.schedule + (least.recompute.empty() ? ", " : " with recomputation, ") +
                   Counted(least.microbatches, "microbatch") + ")",
-              "give --memory " + std::to_string(bytes) + " or more, or more ranks");
+              "give --memory " + std::to_string(static_cast<int64_t>(needs.memory)) + " or more" +
+                  (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
+                                   : "; more ranks are not enough, since modules are not cut") +
+                  ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
 }
 
 }  // namespace
@@ -127,7 +138,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
   read.push_back(request.job);
-  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}};
+  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}};
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
   CreateFolders(request.output);
 
@@ -137,14 +148,19 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
       MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
   const RunPlan own = OwnRun(request, job, problem.manifest);
   // Rounds after the profiles need as much time.
-  const TuneBudget for_profiles = request.no_measure ? budget : budget.Share(0.5);
+  const TuneBudget for_profiles =
+      request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
   MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
                   outcome.notes);
   MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
-  if (outcome.rows.empty()) RefuseMemory(request, outcome.found);
-  if (!request.no_measure) MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome.found);
+  if (!request.machines.empty())
+    outcome.notes.push_back("every figure is an estimate for " + request.machines +
+                            ", from times on " + MachineName());
+  else if (!request.no_measure)
+    MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
@@ -153,7 +169,9 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   files["conf.json"] = WriteConf(winner.conf);
   files["job.json"] = JobText(request, job, winner);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
-  outcome.report = TuneReport(outcome);
+  outcome.help = WhatHelps(problem, winner);
+  files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
+  outcome.report = TuneReport(outcome, !request.machines.empty());
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
     outcome.notes.push_back(note);

@@ -1,8 +1,10 @@
 // pipewright tune PACKAGE JOB --ranks N -o FOLDER
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <iostream>
 #include <memory>
 
+#include "base/table.h"
 #include "cli/commands.h"
 #include "cli/commands/print_json.h"
 #include "cli/numbers.h"
@@ -17,13 +19,17 @@ static void TuneAndShow(const TuneRequest& request, bool json) {
   const Manifest manifest = ReadManifest(request.package);
   const TuneOutcome outcome = Tune(request, WrittenBuffers(request.package, manifest));
   if (json) return PrintJson(outcome.report);
-  const TuneResult& found = outcome.found;
-  std::cout << TuneTable(outcome.rows);
-  std::cout << "candidates: " << found.simulated << " simulated, " << found.pruned
-            << " pruned by their bound, " << found.over << " over the memory limit, " << found.unfit
-            << " not defined or not allowed\n";
+  std::cout << FormatTable(TuneCells(outcome.rows, !request.machines.empty()))
+            << TuneCounts(outcome.found) << "\n";
+  for (const TuneHelp& help : outcome.help)
+    if (help.step < outcome.rows.front().candidate.step) {
+      std::cout << "what would help most: " << help.change << ", "
+                << std::lround(100 * (1 - help.step / outcome.rows.front().candidate.step))
+                << " % less time (predicted)\n";
+      break;
+    }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
-  std::cout << "written to " << request.output << ": conf.json, job.json, report.json"
+  std::cout << "written to " << request.output << ": conf.json, job.json, report.json, report.html"
             << "\nto start it:\n    " << StartLine(request, outcome) << "\n";
 }
 
@@ -54,11 +60,15 @@ void AddTuneCommand(CLI::App& app) {
          [request](const std::string& text) { request->budget = ParseDuration(text, "--budget"); },
          "time for everything, such as 90s or 2m; then the best result so far is written")
       ->type_name("TIME");
+  app.add_option(
+      "--machines", r.machines,
+      "file that describes other machines (speed, memory and links of devices): estimates "
+      "for them, without running candidates");
   app.add_flag("--no-measure", r.no_measure, "choose by predictions alone");
   app.add_flag("--in-process", r.in_process,
                "measure with ranks as threads of one process, without mpirun");
   app.add_flag("--json", r.quiet, "print the report as JSON and nothing else");
-  app.add_option("-o,--output", r.output, "folder for conf.json, job.json and report.json")
+  app.add_option("-o,--output", r.output, "folder for conf.json, job.json and the reports")
       ->required();
   app.add_flag("--force", r.force,
                "also replace files that were edited, or that tune did not write");

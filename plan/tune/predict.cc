@@ -84,7 +84,7 @@ TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
   for (const RankFigures& rank : figures.ranks) {
     candidate.peak_bytes.push_back(rank.peak_bytes);
     candidate.bubble = std::max(candidate.bubble, rank.bubble_rate(figures.makespan));
-    candidate.bound = std::max(candidate.bound, rank.busy / kMicroseconds);
+    candidate.busy = std::max(candidate.busy, rank.busy / kMicroseconds);
   }
   return candidate;
 }

@@ -65,7 +65,8 @@ struct TuneCandidate {
   std::string body;            // of all modules, as in a job; empty: the job's
   Conf conf;
   double step = 0;                 // predicted seconds
-  double bound = 0;                // lower bound over all orders of the same actions
+  double busy = 0;                 // seconds that the busiest rank computes
+  double bound = 0;                // lower bound of the step that its search used; 0: none
   double bubble = 0;               // the idle share of the rank with the most idle time, 0 to 1
   std::vector<double> peak_bytes;  // by rank
 };

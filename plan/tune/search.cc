@@ -165,7 +165,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   ++result.simulated;
   TuneCandidate candidate =
       PredictWithin({problem, profile, *conf, costs, order}, choice.kind->name);
-  candidate.bound = std::max(candidate.bound, bound);
+  candidate.bound = bound;
   Keep(problem, candidate, keep, result);
 }
 
