@@ -32,7 +32,7 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   std::vector<TuneRow> variants;
   TuneRow other = best;
   other.as_given = false, other.variant = true;
-  if (best.candidate.ranks > 1 && !request.in_process) {
+  if (best.candidate.ranks > 1 && !request.in_process && !request.processes) {
     variants.push_back(other);
     variants.back().in_process = true;
   }

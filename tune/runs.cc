@@ -71,7 +71,8 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
     if (line.empty()) continue;
     const Json figures = ParseJson(line, metrics);
     if (++step > kWarmUp) seconds.push_back(figures.at("seconds").get<double>());
-    for (const Json& bytes : figures.at("memory"))
+    // Not every step reports it.
+    for (const Json& bytes : figures.value("memory", Json::array()))
       measured.process_bytes = std::max(measured.process_bytes, bytes.get<int64_t>());
   }
   if (seconds.empty())

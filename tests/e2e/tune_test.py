@@ -258,6 +258,36 @@ class Tune(Case):
         self.assertEqual(many.code, 1, many.out)
         self.assertIn("machines.json: has 4 devices, fewer than --ranks 5", many.out)
 
+    def train(self, *options):
+        return run_ranks(2, "train", self.package, self.path("job.json"), "--tune", "--tuned", self.path("results"),
+                         "--tune-budget", "20s", *options, mpi=False)
+
+    def test_train_tunes_at_its_first_start(self):
+        checkpoint = {"checkpoint": {"to": "kept", "every": 2}}
+        self.write_job(self.job(**checkpoint))
+        first = self.train()
+        self.succeed(first)
+        self.assertIn("profile 1 of", first.out)
+        self.assertRegex(first.out, r"note: runs as in \S+/results/\w+, on [12] rank")
+        given = load_file(self.path("trained.safetensors"))
+        self.write_job(self.job(**checkpoint, steps=6))
+        again = self.train("--resume")
+        self.succeed(again)
+        self.assertNotIn("profile 1 of", again.out)
+        self.assertRegex(again.out, r"runs as in \S+/results/\w+, on [12] rank")
+        longer = load_file(self.path("trained.safetensors"))
+        self.assertTrue(any(not torch.equal(longer[name], given[name]) for name in given))
+        self.assertTrue(self.path("kept").exists())
+        self.write_job(self.job(optimizer={"type": "adam", "lr": 0.01}))
+        other = self.train("--steps", "1")
+        self.succeed(other)
+        self.assertRegex(other.out, r"a result of tune is not used: \S+/results/\w+ is for another job")
+        for options, said in ((["--schedule", "gpipe"], "--tune: chooses conf and schedule"),
+                              (["--set", "threads=2"], "--set threads=2: --tune depends on it")):
+            refused = self.train(*options)
+            self.assertEqual(refused.code, 2, refused.out)
+            self.assertIn(said, refused.out)
+
     def test_edited_files_stay(self):
         self.succeed(self.tune("kept", "--no-measure", "--exact"))
         self.path("kept/conf.json").write_text("mine")
