@@ -85,11 +85,20 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
   std::vector<TuneRow> rows;
-  for (const TuneCandidate& candidate : outcome.found.best) {
+  auto add = [&](const TuneCandidate& candidate) {
     rows.emplace_back();
     rows.back().candidate = candidate;
     rows.back().in_process = request.in_process || candidate.ranks == 1;
-  }
+  };
+  for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
+  // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
+  constexpr double kSlower = 2;
+  for (const auto& [ranks, candidate] : outcome.found.by_ranks)
+    if (candidate.step < kSlower * rows.front().candidate.step &&
+        std::none_of(
+            rows.begin(), rows.end(),
+            [&, count = ranks](const TuneRow& row) { return row.candidate.ranks == count; }))
+      add(candidate);
   if (!given) return rows;
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
     return Same(row.candidate, given->candidate);
@@ -161,6 +170,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
                             ", from times on " + MachineName());
   else if (!request.no_measure)
     MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  for (TuneRow& row : outcome.rows) row.binds = WhatBinds(problem, row.candidate);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);

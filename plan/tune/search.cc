@@ -119,6 +119,10 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
           TuneResult& result) {
   const bool fits = Fits(problem, candidate);
   result.over += !fits;
+  if (fits) {
+    const auto [at, is_new] = result.by_ranks.try_emplace(candidate.ranks, candidate);
+    if (!is_new && candidate.step < at->second.step) at->second = candidate;
+  }
   auto& list = fits ? result.best : result.large;
   auto before = [&](const TuneCandidate& a, const TuneCandidate& b) {
     return fits ? a.step < b.step : LargestPeak(a) < LargestPeak(b);
@@ -135,14 +139,16 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   if (!result.best.empty()) result.large.clear();
 }
 
-bool IsPruned(const TuneResult& result, double bound, size_t keep) {
-  return result.best.size() >= keep && bound >= result.best.back().step;
+bool IsPruned(const TuneResult& result, int ranks, double bound, size_t keep) {
+  if (result.best.size() < keep || bound < result.best.back().step) return false;
+  const auto known = result.by_ranks.find(ranks);
+  return known != result.by_ranks.end() && bound >= known->second.step;
 }
 
 // Cuts and simulates a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
-  if (IsPruned(result, choice.bound, keep)) return void(++result.pruned);
+  if (IsPruned(result, choice.cut.profile->ranks, choice.bound, keep)) return void(++result.pruned);
   std::optional<Conf> conf;
   try {
     conf = ConfOf(choice, cuts);
@@ -154,7 +160,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   const int microbatches = MicrobatchesOf(problem, profile);
   const Costs costs = CostsOfConf(problem, profile, *conf);
   const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
-  if (IsPruned(result, bound, keep)) return void(++result.pruned);
+  if (IsPruned(result, profile.ranks, bound, keep)) return void(++result.pruned);
   Plan order;
   try {
     order = OrderOfSchedule(*conf, choice.kind->name, profile.ranks, microbatches);

@@ -1,7 +1,7 @@
 // Searches for the best way to run a package: the number of ranks, threads and microbatches, the
 // cut into stages, the schedule, and the stages that recompute.
 #pragma once
-#include <string>
+#include <map>
 #include <vector>
 
 #include "plan/tune/problem.h"
@@ -11,6 +11,7 @@ namespace pipewright {
 struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first
   std::vector<TuneCandidate> large;  // over the limit, smallest peak first; only if `best` is empty
+  std::map<int, TuneCandidate> by_ranks;  // within the memory, the best on each number of ranks
   int simulated = 0;
   int pruned = 0;    // not simulated: their bound is above the last of `best`
   int over = 0;      // over the memory limit
@@ -20,9 +21,9 @@ struct TuneResult {
 };
 
 // Returns the `keep` best candidates. Simulates them in the order of a bound that needs no cut, and
-// cuts and simulates none whose bound is above the last of the best so far. Then zb-auto searches
-// better orders for the best of them. All limits are in work, so the same problem gives the same
-// result.
+// cuts and simulates none whose bound is above the last of the best so far, and above the best on
+// as many ranks. Then zb-auto searches better orders for the best of them. All limits are in work,
+// so the same problem gives the same result.
 TuneResult SearchTune(const TuneProblem& problem, size_t keep);
 
 }  // namespace pipewright
