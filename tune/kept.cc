@@ -46,7 +46,10 @@ KeptMeasurements KeptFor(const std::string& package, const Manifest& manifest,
                          const std::string& output) {
   std::string code = ReadFile(package + "/manifest.json");
   for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
-  return {{package + "/tuned/measured", output + "/measured"}, MachineName(), HexHash(code)};
+  std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
+  // A package in the output folder is temporary.
+  if (package.starts_with(output + "/")) folders.erase(folders.begin());
+  return {folders, MachineName(), HexHash(code)};
 }
 
 std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat) {

@@ -37,7 +37,8 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
     char bubble[16];
     std::snprintf(bubble, sizeof bubble, "%.0f %%", 100 * c.bubble);
     table.push_back({row.as_given ? "as given" : "",
-                     std::to_string(c.ranks) + (row.variant && row.in_process ? " in process" : ""),
+                     std::to_string(c.ranks) +
+                         (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
                      std::to_string(c.threads),
                      std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
                      ScheduleText(c), std::to_string(c.conf.stage_to_ranks.size()),

@@ -24,6 +24,7 @@
 #include "tune/own_run.h"
 #include "tune/page.h"
 #include "tune/profiles.h"
+#include "tune/regroup.h"
 #include "tune/rounds.h"
 
 namespace pipewright {
@@ -176,7 +177,8 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
-  files["conf.json"] = WriteConf(winner.conf);
+  files["conf.json"] =
+      WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
   files["job.json"] = JobText(request, job, winner);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.help = WhatHelps(problem, winner);
@@ -191,7 +193,8 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
   const TuneRow& winner = outcome.rows.front();
   return std::string("pipewright-run ") + (winner.in_process ? "--in-process " : "-n ") +
-         std::to_string(winner.candidate.ranks) + " train " + request.package + " " +
+         std::to_string(winner.candidate.ranks) + " train " +
+         (request.cut_package.empty() ? request.package : request.cut_package) + " " +
          request.output + "/job.json --conf " + request.output + "/conf.json";
 }
 

@@ -1,23 +1,54 @@
 // pipewright tune PACKAGE JOB --ranks N -o FOLDER
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
+#include "base/files/atomic_file.h"
 #include "base/table.h"
 #include "cli/commands.h"
 #include "cli/commands/print_json.h"
 #include "cli/numbers.h"
+#include "compiler/compile.h"
+#include "compiler/emit/package.h"
+#include "compiler/import/import.h"
+#include "compiler/measured/pieces.h"
 #include "formats/manifest.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/budget.h"
+#include "tune/regroup.h"
 #include "tune/tune.h"
 
 namespace pipewright {
 
-static void TuneAndShow(const TuneRequest& request, bool json) {
-  const Manifest manifest = ReadManifest(request.package);
-  const TuneOutcome outcome = Tune(request, WrittenBuffers(request.package, manifest));
+static TuneOutcome TunePackage(const TuneRequest& request) {
+  return Tune(request, WrittenBuffers(request.package, ReadManifest(request.package)));
+}
+
+// Cuts a model file into pieces, tunes these, and compiles the cut that was found.
+static TuneOutcome TuneModel(TuneRequest& request) {
+  const std::string model = request.package;
+  const auto read = [&] { return ImportModel(model); };
+  CompileOptions compile;
+  request.package = compile.output = request.output + "/pieces.pkg";
+  request.cut_package = request.output + "/model.pkg";
+  CheckReplaceable({request.cut_package, 0, request.force}, {model, request.job});
+  CreateFolders(request.output);
+  const FinePieces pieces = CompilePieces(compile, read);
+  const TuneOutcome outcome = TunePackage(request);
+  const Conf& conf = outcome.rows.front().candidate.conf;
+  compile.output = request.cut_package, compile.force = request.force;
+  compile.passes.split = KeepCuts(pieces, StartsOfRuns(conf));
+  Model whole = read();
+  Compile(whole, compile);
+  std::filesystem::remove_all(request.package);
+  return outcome;
+}
+
+static void TuneAndShow(TuneRequest& request, bool json) {
+  const bool is_model = std::filesystem::is_regular_file(request.package);
+  const TuneOutcome outcome = is_model ? TuneModel(request) : TunePackage(request);
   if (json) return PrintJson(outcome.report);
   std::cout << FormatTable(TuneCells(outcome.rows, !request.machines.empty()))
             << TuneCounts(outcome.found) << "\n";
@@ -30,13 +61,16 @@ static void TuneAndShow(const TuneRequest& request, bool json) {
     }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, job.json, report.json, report.html"
-            << "\nto start it:\n    " << StartLine(request, outcome) << "\n";
+            << (is_model ? ", model.pkg" : "") << "\nto start it:\n    "
+            << StartLine(request, outcome) << "\n";
 }
 
 void AddTuneCommand(CLI::App& app) {
   auto request = std::make_shared<TuneRequest>();
   TuneRequest& r = *request;
-  app.add_option("package", r.package, "folder that `pipewright compile` wrote")->required();
+  app.add_option("package", r.package,
+                 "folder that `pipewright compile` wrote, or a model file (.pt2, .pt) to cut anew")
+      ->required();
   app.add_option("job", r.job, "job file: data, loss, optimizer, samples per step")->required();
   app.add_option("--ranks", r.ranks, "maximum number of ranks")
       ->required()

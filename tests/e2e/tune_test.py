@@ -288,6 +288,28 @@ class Tune(Case):
             self.assertEqual(refused.code, 2, refused.out)
             self.assertIn(said, refused.out)
 
+    def test_a_model_file_is_cut_anew(self):
+        path = self.write_job(self.job())
+        result = pipewright("tune", self.path("gpt.pt2"), path, "--ranks", 2, "-o", self.path("cut"), "--repeat", 1,
+                            "--no-measure")
+        self.succeed(result)
+        conf = json.loads(self.path("cut/conf.json").read_text())
+        manifest = json.loads(self.path("cut/model.pkg/manifest.json").read_text())
+        self.assertEqual(len(manifest["modules"]), len(conf["module_to_stage_map"]))
+        pieces = json.loads(self.path("cut/report.json").read_text())["candidates"][0]["module_to_stage"]
+        self.assertGreater(len(pieces), len(manifest["modules"]))
+        self.assertFalse(self.path("cut/pieces.pkg").exists())
+        self.succeed(run_ranks(2 if len(conf["stage_to_rank_map"]) > 1 or len(conf["stage_to_rank_map"]["0"]) > 1 else 1,
+                               "train", self.path("cut/model.pkg"), self.path("cut/job.json"), "--conf",
+                               self.path("cut/conf.json"), mpi=False))
+        tuned = load_file(self.path("trained.safetensors"))
+        self.path("one.json").write_text('{"module_to_stage_map": [0, 0, 0], "stage_to_rank_map": {"0": [0]}}')
+        self.succeed(run_ranks(1, "train", self.package, path, "--conf", self.path("one.json"), mpi=False))
+        given = load_file(self.path("trained.safetensors"))
+        self.assertEqual(set(tuned), set(given))
+        for name, weight in given.items():
+            torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
+
     def test_edited_files_stay(self):
         self.succeed(self.tune("kept", "--no-measure", "--exact"))
         self.path("kept/conf.json").write_text("mine")
