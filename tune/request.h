@@ -16,7 +16,6 @@ struct TuneRequest {
   double budget = std::numeric_limits<double>::infinity();  // seconds
   bool exact = false, change_microbatch = false, no_measure = false, in_process = false;
   bool processes = false;  // ranks are processes only
-  bool paper = false;  // also propose schedules that cannot be run
   bool force = false;
   bool quiet = false;  // no progress on standard error
 };

@@ -93,9 +93,8 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   };
   for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
   // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
-  constexpr double kSlower = 2;
   for (const auto& [ranks, candidate] : outcome.found.by_ranks)
-    if (candidate.step < kSlower * rows.front().candidate.step &&
+    if (candidate.step < kClearlySlower * rows.front().candidate.step &&
         std::none_of(
             rows.begin(), rows.end(),
             [&, count = ranks](const TuneRow& row) { return row.candidate.ranks == count; }))

@@ -48,7 +48,6 @@ struct TuneProblem {
   bool recompute = true;            // recompute stages where a schedule does not fit otherwise
   bool replicas = true;             // allow schedules that run a stage on several ranks
   bool searched = true;             // search for orders (zb-auto), too
-  bool paper = false;               // also schedules that cannot be run
   std::optional<StageOrder> order;  // only schedules whose stages all have this order
   // At most this many of the best may have the same ranks, threads and microbatches: they differ
   // less than predictions err.

@@ -141,14 +141,25 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
 
 bool IsPruned(const TuneResult& result, int ranks, double bound, size_t keep) {
   if (result.best.size() < keep || bound < result.best.back().step) return false;
+  if (bound >= kClearlySlower * result.best.front().step) return true;
   const auto known = result.by_ranks.find(ranks);
   return known != result.by_ranks.end() && bound >= known->second.step;
+}
+
+// Returns true if weights, gradients and optimizer state alone, shared evenly, are over the limits.
+bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
+  double bytes = 0, limit = 0;
+  for (const ProfileNode& node : profile.profile.nodes)
+    bytes += node.parameters + node.buffers + node.trained * (1 + problem.optimizer_state);
+  for (int rank = 0; rank < profile.ranks; ++rank) limit += RankLimit(problem, rank);
+  return bytes > limit;
 }
 
 // Cuts and simulates a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
   if (IsPruned(result, choice.cut.profile->ranks, choice.bound, keep)) return void(++result.pruned);
+  if (!result.best.empty() && IsTooLarge(problem, *choice.cut.profile)) return void(++result.over);
   std::optional<Conf> conf;
   try {
     conf = ConfOf(choice, cuts);

@@ -8,10 +8,13 @@
 
 namespace pipewright {
 
+inline constexpr double kClearlySlower = 2;
+
 struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first
   std::vector<TuneCandidate> large;  // over the limit, smallest peak first; only if `best` is empty
-  std::map<int, TuneCandidate> by_ranks;  // within the memory, the best on each number of ranks
+  // Within the memory, the best on each number of ranks, as far as it is not clearly slower.
+  std::map<int, TuneCandidate> by_ranks;
   int simulated = 0;
   int pruned = 0;    // not simulated: their bound is above the last of `best`
   int over = 0;      // over the memory limit
@@ -22,8 +25,8 @@ struct TuneResult {
 
 // Returns the `keep` best candidates. Simulates them in the order of a bound that needs no cut, and
 // cuts and simulates none whose bound is above the last of the best so far, and above the best on
-// as many ranks. Then zb-auto searches better orders for the best of them. All limits are in work,
-// so the same problem gives the same result.
+// as many ranks or kClearlySlower times the best. Then zb-auto searches better orders for the best
+// of them. All limits are in work, so the same problem gives the same result.
 TuneResult SearchTune(const TuneProblem& problem, size_t keep);
 
 }  // namespace pipewright

@@ -49,6 +49,14 @@ TEST(TuneMachines, ScaleTimesAndReplaceLinks) {
   EXPECT_FALSE(Fits(problem, found));
 }
 
+TEST(TuneMachines, TheExample) {
+  const TuneMachines machines =
+      ReadMachines(std::string(TEST_DIR) + "/../configs/machines/eight_machines.json", 64);
+  EXPECT_EQ(machines.within.size(), 8u);
+  EXPECT_EQ(machines.machine.back(), 7);
+  EXPECT_EQ(machines.speeds, std::vector<double>(64, 100));
+}
+
 TEST(TuneMachines, Mistakes) {
   const auto said = [](const std::string& text, int ranks = 1) {
     const std::string path = File(text);

@@ -37,9 +37,12 @@ TEST(Tune, PruningLosesNoneOfTheBest) {
     const TuneResult all = SearchTune(problem, kAll), few = SearchTune(problem, 3);
     EXPECT_EQ(all.pruned, 0);
     EXPECT_GT(few.pruned, 0);
-    EXPECT_EQ(few.by_ranks.size(), 3u);
-    for (const auto& [ranks, candidate] : few.by_ranks)
-      EXPECT_DOUBLE_EQ(candidate.step, all.by_ranks.at(ranks).step) << ranks;
+    EXPECT_EQ(all.by_ranks.size(), 3u);
+    for (const auto& [ranks, candidate] : all.by_ranks) {
+      if (candidate.step < kClearlySlower * few.best[0].step) {
+        EXPECT_DOUBLE_EQ(few.by_ranks.at(ranks).step, candidate.step) << ranks;
+      }
+    }
     ASSERT_EQ(few.best.size(), 3u);
     for (size_t i = 0; i < few.best.size(); ++i)
       EXPECT_DOUBLE_EQ(few.best[i].step, all.best[i].step);
