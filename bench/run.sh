@@ -33,6 +33,7 @@ for part in ${@:-executor host transport training_step predictions layers start 
     quick) measure training_step.py --sizes tiny small --schedules 1f1b zbv ;;
     layers)
       if command -v perf > /dev/null; then measure layers.py; else echo "left out: perf is not installed (linux-perf)"; fi ;;
+    tune) cmake --build "$build" --target tune_scale && "$build/bench/tune_scale" && measure tune.py ;;
     start) measure start.py ;;
     compile) measure compile_size.py ;;
     growth) measure growth.py ;;

@@ -68,10 +68,13 @@ pipewright_library(plan/run BATCH 4
                         plan/search plan/simulate)
 pipewright_library(plan/tune BATCH 4
                    USES base formats formats/profile plan plan/lowering plan/partition
-                        plan/partition/io plan/schedules plan/simulate)
+                        plan/partition/io plan/schedules plan/search plan/simulate)
 pipewright_library(report
                    USES base base/files formats formats/package formats/profile plan
                         plan/partition/io plan/placement plan/run plan/simulate)
+pipewright_library(tune BATCH 8
+                   USES base base/files base/process formats formats/package formats/profile plan
+                        plan/run plan/schedules plan/simulate plan/tune report)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base base/files base/process plan)
@@ -174,6 +177,6 @@ pipewright_group(planning base base/files base/process plan plan/simulate plan/s
                  plan/partition/problem plan/partition/exact plan/partition/refine
                  plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
-                 plan/placement/tree plan/placement plan/run plan/tune report)
+                 plan/placement/tree plan/placement plan/run plan/tune report tune)
 pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk runtime/nccl)
 target_link_libraries(pipewright_execution INTERFACE pipewright_planning)

@@ -56,7 +56,7 @@ if(PIPEWRIGHT_TORCH)
   file(GLOB RUN_SOURCES CONFIGURE_DEPENDS cli/run/*.cc)
   add_library(pipewright_run_commands OBJECT ${RUN_SOURCES})
   set_target_properties(pipewright_run_commands PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
-  target_link_libraries(pipewright_run_commands PUBLIC pipewright_cli pipewright_report
+  target_link_libraries(pipewright_run_commands PUBLIC pipewright_cli pipewright_report pipewright_tune
                                                        pipewright_runtime_commands)
   pipewright_uses_torch(pipewright_run_commands)
   add_executable(pipewright-run)

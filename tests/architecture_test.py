@@ -108,7 +108,7 @@ NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|
 # A line that begins with a type and a name before a parenthesis: what is inside classes is indented.
 FREE_FUNCTION = re.compile(r"^(?!using |return |typedef |namespace |struct |class |enum |template )"
                            r"[A-Za-z_][\w:<>,*& ]*[ *&](\w+)\(", re.M)
-TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime", "check",
+TOP = ["base", "formats", "plan", "report", "tune", "ops", "tensors", "passes", "compiler", "runtime", "check",
        "cli"]
 
 

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -30,12 +32,29 @@ namespace {
   _exit(127);
 }
 
+// Ends the program if it has reached a limit. Called several times a second.
+void ApplyLimits(int pid, const ChildLimits& limits, double seconds, double& ended_at,
+                 ChildResult& result) {
+  constexpr double kGrace = 5;  // seconds
+  if (!result.ended && (seconds >= limits.seconds || (limits.stop && *limits.stop))) {
+    result.ended = true;
+    ended_at = seconds;
+    kill(pid, SIGTERM);
+  }
+  if (result.ended && seconds > ended_at + kGrace) kill(pid, SIGKILL);
+}
+
 // Reads both pipes until the last writer has closed them.
-void ReadBoth(int out, int err, ChildResult& result) {
+void ReadBoth(int out, int err, int pid, const ChildLimits& limits, ChildResult& result) {
+  const auto start = std::chrono::steady_clock::now();
+  double ended_at = 0;
   pollfd files[] = {{out, POLLIN, 0}, {err, POLLIN, 0}};
   std::string* texts[] = {&result.out, &result.err};
   for (int open_files = 2; open_files > 0;) {
-    if (poll(files, 2, -1) < 0 && errno != EINTR) break;
+    constexpr int kPause = 100;  // milliseconds
+    if (poll(files, 2, kPause) < 0 && errno != EINTR) break;
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    ApplyLimits(pid, limits, passed.count(), ended_at, result);
     for (int i : {0, 1}) {
       if (files[i].fd < 0 || files[i].revents == 0) continue;
       char bytes[4096];
@@ -50,7 +69,7 @@ void ReadBoth(int out, int err, ChildResult& result) {
 
 }  // namespace
 
-ChildResult RunChild(const std::vector<std::string>& command) {
+ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits& limits) {
   int out[2], err[2];
   if (pipe2(out, O_CLOEXEC) != 0) throw Error(command[0], strerror(errno));
   if (pipe2(err, O_CLOEXEC) != 0) throw Error(command[0], strerror(errno));
@@ -60,12 +79,16 @@ ChildResult RunChild(const std::vector<std::string>& command) {
   close(out[1]);
   close(err[1]);
   ChildResult result;
-  ReadBoth(out[0], err[0], result);
+  ReadBoth(out[0], err[0], pid, limits, result);
   close(out[0]);
   close(err[0]);
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  rusage used{};
+  while (wait4(pid, &status, 0, &used) < 0 && errno == EINTR) {
   }
+  for (const timeval& time : {used.ru_utime, used.ru_stime})
+    result.cpu_seconds +=
+        static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

@@ -1,6 +1,7 @@
 #include "cli/run/launch.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +72,18 @@ void CatchSignals() {
 int ThreadRanks() { return in_process; }
 
 void SetCommandLine(int argc, char** argv) { arguments.assign(argv, argv + argc); }
+
+int StartedRanks() { return in_process > 0 ? in_process : SupervisedRanks(); }
+
+std::string StartedHosts() { return SupervisedHosts(); }
+
+void SetStarted(int ranks, const std::string& job, const std::string& other_job) {
+  if (in_process > 0)
+    in_process = ranks;
+  else
+    SetSupervisedRanks(ranks);
+  std::replace(arguments.begin(), arguments.end(), job, other_job);
+}
 
 void RunRanks(RunOptions& options, const LaunchTraits& traits,
               const std::function<void(Transport&)>& work) {

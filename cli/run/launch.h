@@ -21,6 +21,13 @@ void AddLaunchOptions(CLI::App& app);
 // Returns the number of ranks that are threads of this process; 0 without --in-process.
 int ThreadRanks();
 
+// Returns the number of ranks that this process starts, by threads or mpirun; 0 if it starts none.
+int StartedRanks();
+// Returns the hosts that it starts them on, as given; "": this one.
+std::string StartedHosts();
+// Starts this number of ranks instead, with another job on their command line.
+void SetStarted(int ranks, const std::string& job, const std::string& other_job);
+
 struct LaunchTraits {
   bool trains = false;         // a signal ends the run after its step
   bool progress_line = false;  // a line on the terminal may show how far the run is

@@ -26,8 +26,9 @@ bool wanted = false;
 
 // Options that only the supervisor uses or that it sets itself, and whether a value follows each.
 const std::pair<const char*, bool> kSupervised[] = {
-    {"--restarts", true}, {"--mpirun", true}, {"--hosts", true},   {"-n", true},
-    {"--elastic", false}, {"--conf", true},   {"--resume", false},
+    {"--restarts", true}, {"--mpirun", true},      {"--hosts", true},       {"-n", true},
+    {"--elastic", false}, {"--conf", true},        {"--resume", false},     {"--tune", false},
+    {"--tuned", true},    {"--tune-memory", true}, {"--tune-budget", true},
 };
 
 // Returns the command line of the ranks.
@@ -82,6 +83,12 @@ void AddSupervisor(CLI::App& app) {
 }
 
 bool IsSupervised() { return wanted; }
+
+int SupervisedRanks() { return supervisor.ranks; }
+
+std::string SupervisedHosts() { return hosts; }
+
+void SetSupervisedRanks(int ranks) { supervisor.ranks = ranks; }
 
 void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run, bool trains) {
   if (supervisor.elastic && !run.device_map.empty())

@@ -16,6 +16,11 @@ void AddSupervisor(CLI::App& app);
 // Returns true if one of the supervisor's options was given.
 bool IsSupervised();
 
+// Returns the number of ranks that -n gives, or 0; and the hosts, as given.
+int SupervisedRanks();
+std::string SupervisedHosts();
+void SetSupervisedRanks(int ranks);
+
 // Supervises the run, then exits by throwing CLI::RuntimeError with the exit code. `arguments` is
 // the whole command line.
 [[noreturn]] void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run,

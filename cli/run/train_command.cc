@@ -12,6 +12,7 @@
 #include "cli/run/commands.h"
 #include "cli/run/launch.h"
 #include "cli/run/shared_options.h"
+#include "cli/run/tuned.h"
 #include "cli/run/with_report.h"
 #include "runtime/commands/train.h"
 
@@ -56,6 +57,7 @@ void AddTrain(CLI::App& app) {
   app.add_option("--save-gradients", run.save_gradients, "write the last step's gradients");
   AddDevice(app, run);
   AddOffload(app, run);
+  AddTune(app);
   auto* no_lines = app.add_flag("--quiet", *quiet, "print only warnings and errors");
   app.add_flag("--verbose", *verbose, "print a line for each step")->excludes(no_lines);
   app.callback([options, quiet, verbose] {
@@ -63,6 +65,7 @@ void AddTrain(CLI::App& app) {
     // Its file descriptor stays open, because metrics may go to /dev/stdout.
     if (*quiet && !(stdout = std::fopen("/dev/null", "w")))
       throw Error("/dev/null", std::strerror(errno));
+    UseTuned(*options);
     LaunchTraits traits;
     traits.trains = true;
     traits.progress_line = !*quiet;

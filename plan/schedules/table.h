@@ -27,6 +27,8 @@ enum class ScheduleShape {
 
 // The schedule of runs that do not name one.
 inline constexpr char kDefaultSchedule[] = "1f1b";
+// The schedule that is searched for costs, and not made from numbers alone.
+inline constexpr char kSearchedSchedule[] = "zb-auto";
 // The schedules of runs without a backward, for which all orders are equivalent. The second one is
 // for offloaded weights, which it loads once for all microbatches.
 inline constexpr char kForwardSchedule[] = "gpipe", kOffloadedForwardSchedule[] = "bfs";

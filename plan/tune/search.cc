@@ -1,32 +1,24 @@
 #include "plan/tune/search.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "plan/actions.h"
-#include "plan/lowering/lower.h"
-#include "plan/partition/io/request.h"
-#include "plan/partition/io/stage_costs.h"
-#include "plan/partition/solve.h"
-#include "plan/plan.h"
 #include "plan/schedules/schedule.h"
 #include "plan/schedules/table.h"
-#include "plan/simulate/measure.h"
-#include "plan/simulate/simulate.h"
+#include "plan/search/zb_auto.h"
+#include "plan/tune/cuts.h"
+#include "plan/tune/predict.h"
 
 namespace pipewright {
 
 namespace {
 
-// A candidate whose step has not been simulated yet.
+// A candidate that has not been cut and simulated yet.
 struct Choice {
-  const TuneProfile* profile = nullptr;
   const ScheduleKind* kind = nullptr;
-  const std::vector<int>* module_to_stage = nullptr;
-  int stages = 0;
+  CutChoice cut;
   double bound = 0;  // seconds
 };
 
@@ -36,202 +28,224 @@ int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile) {
   return static_cast<int>((problem.samples + size - 1) / size);
 }
 
-// Returns the stages of the modules that minimize the load of the slowest stage; empty if the
-// modules cannot form this many stages.
-std::vector<int> CutInto(const TuneProblem& problem, const Profile& profile, int stages) {
-  PartitionInput input;
-  input.kind = PartitionInput::kProfile;
-  input.profile = profile;
-  PartitionRequest request;
-  request.stages = stages;
-  request.optimizer_state = problem.optimizer_state;
-  ProfileProblem nodes;
-  SolveOptions options;
-  options.max_sets = 200'000;  // a second or two for each of a few dozen cuts
-  const PartitionResult found = SolvePartition(MakeProblem(input, request, nodes), options);
-  if (!found.feasible) return {};
-  std::vector<int> stage_of(problem.manifest.modules.size(), 0);
-  for (size_t s = 0; s < found.stages.size(); ++s)
-    for (int node : found.stages[s].nodes)
-      stage_of[static_cast<size_t>(profile.nodes[static_cast<size_t>(node)].module)] =
-          static_cast<int>(s);
-  return stage_of;
-}
-
-std::vector<int> StageOfNode(const Profile& profile, const std::vector<int>& module_to_stage) {
-  std::vector<int> stage_of;
-  for (const ProfileNode& node : profile.nodes)
-    stage_of.push_back(module_to_stage[static_cast<size_t>(node.module)]);
-  return stage_of;
-}
-
-// Returns the work of the busiest rank in seconds. Each stage's microbatches are shared by its
-// replicas.
-double BusiestRank(const Profile& profile, const std::vector<int>& module_to_stage,
-                   const StagePlacement& placement, int ranks, int microbatches) {
-  std::vector<double> stage(placement.size(), 0), rank(static_cast<size_t>(ranks), 0);
-  for (const ProfileNode& node : profile.nodes)
-    stage[static_cast<size_t>(module_to_stage[static_cast<size_t>(node.module)])] +=
-        node.forward.median +
-        std::min(node.backward.median, node.input_gradient.median + node.weight_gradient.median);
-  for (size_t s = 0; s < placement.size(); ++s)
-    for (int replica : placement[s])
-      rank[static_cast<size_t>(replica)] +=
-          stage[s] * (microbatches / static_cast<int>(placement[s].size()));
-  return *std::max_element(rank.begin(), rank.end());
-}
-
 bool HasReplicas(const StagePlacement& placement) {
   return std::any_of(placement.begin(), placement.end(),
                      [](const auto& ranks) { return ranks.size() > 1; });
 }
 
-bool IsChoice(const ScheduleKind& kind, int ranks) {
+bool IsChoice(const TuneProblem& problem, const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
   // A single rank never waits, so one schedule is enough.
-  return ranks > 1 || kind.name == std::string(kDefaultSchedule);
+  if (ranks == 1) return kind.name == std::string(kDefaultSchedule);
+  try {
+    return problem.replicas || !HasReplicas(ParsePlacement(DefaultPlacement(kind.name), ranks,
+                                                           DefaultStages(kind.name, ranks)));
+  } catch (const Error&) {
+    return true;  // the numbers do not fit, which is counted when it is tried
+  }
 }
 
-// Cuts by (profile, stages). Choices point into the map, whose nodes do not move.
-using Cuts = std::map<std::pair<const TuneProfile*, int>, std::vector<int>>;
+// Returns a bound on the step that holds for every cut: all work shared evenly, or that of the
+// largest module, which only replicas can share.
+double BoundOfWork(const TuneProblem& problem, const TuneProfile& profile, int replicas) {
+  double sum = 0, largest = 0;
+  for (const ProfileNode& node : profile.profile.nodes) {
+    const double work =
+        node.forward.median +
+        std::min(node.backward.median, node.input_gradient.median + node.weight_gradient.median);
+    sum += work;
+    largest = std::max(largest, work);
+  }
+  const std::vector<double>& speeds = problem.machines.speeds;
+  double speed = profile.ranks, fastest = 1;
+  if (!speeds.empty()) {
+    speed = 0;
+    for (int r = 0; r < profile.ranks; ++r) speed += speeds[static_cast<size_t>(r)];
+    fastest = *std::max_element(speeds.begin(), speeds.end());
+  }
+  const int microbatches = MicrobatchesOf(problem, profile);
+  return std::max(sum * (microbatches - replicas + 1) / speed,
+                  largest * (microbatches / replicas) / fastest);
+}
 
-std::vector<Choice> AllChoices(const TuneProblem& problem, Cuts& cuts) {
+// Returns the numbers of stages whose replicas share `ranks` ranks.
+std::vector<int> ReplicatedStages(int ranks, int modules) {
+  std::vector<int> counts;
+  for (int stages = 1; stages < ranks && stages <= modules; ++stages)
+    if (ranks <= kAnyReplicas || ranks % stages == 0) counts.push_back(stages);
+  return counts;
+}
+
+std::vector<Choice> AllChoices(const TuneProblem& problem) {
   std::vector<Choice> choices;
+  const int modules = static_cast<int>(problem.manifest.modules.size());
+  auto add = [&](const ScheduleKind& kind, CutChoice cut) {
+    const int replicas = cut.ranks > 0 ? cut.ranks : kind.placement == std::string("both") ? 2 : 1;
+    const double bound = BoundOfWork(problem, *cut.profile, replicas);
+    choices.push_back({&kind, cut, bound});
+    if (problem.memory == kNoLimit) return;
+    cut.memory = true;
+    choices.push_back({&kind, cut, bound});
+  };
   for (const TuneProfile& profile : problem.profiles)
     for (const ScheduleKind& kind : Schedules()) {
-      if (!IsChoice(kind, profile.ranks)) continue;
-      const int stages = DefaultStages(kind.name, profile.ranks);
-      if (stages > static_cast<int>(problem.manifest.modules.size())) continue;
-      const StagePlacement placement =
-          ParsePlacement(DefaultPlacement(kind.name), profile.ranks, stages);
-      if (!problem.replicas && HasReplicas(placement)) continue;
-      auto [cut, is_new] = cuts.try_emplace({&profile, stages});
-      if (is_new) cut->second = CutInto(problem, profile.profile, stages);
-      if (cut->second.empty()) continue;
-      const double bound = BusiestRank(profile.profile, cut->second, placement, profile.ranks,
-                                       MicrobatchesOf(problem, profile));
-      choices.push_back({&profile, &kind, &cut->second, stages, bound});
+      if (!IsChoice(problem, kind, profile.ranks)) continue;
+      if (const int stages = DefaultStages(kind.name, profile.ranks); stages <= modules)
+        add(kind, {&profile, stages, 0, false});
+      if (!problem.replicas || kind.shape != ScheduleShape::kAny || kind.stages_per_rank > 1)
+        continue;
+      for (int stages : ReplicatedStages(profile.ranks, modules))
+        if (stages > 1 || kind.name == std::string(kDefaultSchedule))
+          add(kind, {&profile, stages, profile.ranks, false});
     }
   std::stable_sort(choices.begin(), choices.end(),
                    [](const Choice& a, const Choice& b) { return a.bound < b.bound; });
   return choices;
 }
 
-double Largest(const TuneCandidate& candidate) {
-  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
+// Returns the conf of a choice; none if there is no such cut.
+std::optional<Conf> ConfOf(const Choice& choice, TuneCuts& cuts) {
+  std::optional<Conf> conf = cuts.At(choice.cut);
+  if (!conf) return conf;
+  if (choice.cut.ranks == 0 &&
+      (choice.kind->stages_per_rank > 1 || choice.kind->placement != std::string("loop")))
+    conf->stage_to_ranks = ParsePlacement(DefaultPlacement(choice.kind->name),
+                                          choice.cut.profile->ranks, choice.cut.stages);
+  return conf;
 }
 
-Plan MakeScheduleOf(const Conf& conf, const std::string& schedule, int ranks, int microbatches) {
-  ScheduleOptions options;
-  options.of_run = true;
-  return MakeSchedule(schedule, ranks, static_cast<int>(conf.stage_to_ranks.size()), microbatches,
-                      conf.stage_to_ranks, options);
-}
-
-TuneCandidate PredictOrder(const TuneProblem& problem, const TuneProfile& profile,
-                           const Conf& conf, const std::string& schedule, const Plan& order,
-                           bool recompute) {
-  TuneCandidate candidate;
-  candidate.ranks = profile.ranks;
-  candidate.microbatches = order.microbatches;
-  candidate.microbatch = profile.profile.microbatch;
-  candidate.schedule = schedule;
-  candidate.recompute = recompute;
-  candidate.conf = conf;
-  const Plan plan = Lower(order, MakeStageGraph(problem.manifest, conf));
-  const Costs costs =
-      ParseCosts(CostsOfStages(profile.profile, StageOfNode(profile.profile, conf.module_to_stage),
-                               problem.optimizer_state),
-                 "profile");
-  SimulateOptions options;
-  if (recompute) options.recompute.assign(conf.stage_to_ranks.size(), 1);
-  const Figures figures = Measure(plan, costs, Simulate(plan, costs, options), options);
-  constexpr double kMicroseconds = 1e-6;  // the costs' unit
-  candidate.step = figures.makespan * kMicroseconds;
-  for (const RankFigures& rank : figures.ranks) {
-    candidate.peak_bytes.push_back(rank.peak_bytes);
-    candidate.bubble = std::max(candidate.bubble, rank.bubble_rate(figures.makespan));
-    candidate.bound = std::max(candidate.bound, rank.busy * kMicroseconds);
+// Adds a simulated candidate to those kept.
+void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t keep,
+          TuneResult& result) {
+  const bool fits = Fits(problem, candidate);
+  result.over += !fits;
+  if (fits) {
+    const auto [at, is_new] = result.by_ranks.try_emplace(candidate.ranks, candidate);
+    if (!is_new && candidate.step < at->second.step) at->second = candidate;
   }
-  return candidate;
+  auto& list = fits ? result.best : result.large;
+  auto before = [&](const TuneCandidate& a, const TuneCandidate& b) {
+    return fits ? a.step < b.step : LargestPeak(a) < LargestPeak(b);
+  };
+  list.insert(std::upper_bound(list.begin(), list.end(), candidate, before), candidate);
+  size_t alike = 0;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (list[i].ranks == candidate.ranks && list[i].threads == candidate.threads &&
+        list[i].microbatches == candidate.microbatches && ++alike > problem.alike) {
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+  if (list.size() > keep) list.pop_back();
+  if (!result.best.empty()) result.large.clear();
 }
 
-// Returns the prediction, with recomputation if only that fits in memory; none if the schedule is
-// not defined for these numbers, or not allowed.
-std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Choice& choice) {
-  const std::string schedule = choice.kind->name;
-  const int ranks = choice.profile->ranks;
-  Conf conf;
-  conf.module_to_stage = *choice.module_to_stage;
-  conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, choice.stages);
+bool IsPruned(const TuneResult& result, int ranks, double bound, size_t keep) {
+  if (result.best.size() < keep || bound < result.best.back().step) return false;
+  if (bound >= kClearlySlower * result.best.front().step) return true;
+  const auto known = result.by_ranks.find(ranks);
+  return known != result.by_ranks.end() && bound >= known->second.step;
+}
+
+// Returns true if weights, gradients and optimizer state alone, shared evenly, are over the limits.
+bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
+  double bytes = 0, limit = 0;
+  for (const ProfileNode& node : profile.profile.nodes)
+    bytes += node.parameters + node.buffers + node.trained * (1 + problem.optimizer_state);
+  for (int rank = 0; rank < profile.ranks; ++rank) limit += RankLimit(problem, rank);
+  return bytes > limit;
+}
+
+// Cuts and simulates a choice, unless a bound excludes it.
+void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
+         TuneResult& result) {
+  if (IsPruned(result, choice.cut.profile->ranks, choice.bound, keep)) return void(++result.pruned);
+  if (!result.best.empty() && IsTooLarge(problem, *choice.cut.profile)) return void(++result.over);
+  std::optional<Conf> conf;
+  try {
+    conf = ConfOf(choice, cuts);
+  } catch (const Error&) {
+    return void(++result.unfit);
+  }
+  if (!conf) return void(++(choice.cut.memory ? result.over : result.unfit));
+  const TuneProfile& profile = *choice.cut.profile;
+  const int microbatches = MicrobatchesOf(problem, profile);
+  const Costs costs = CostsOfConf(problem, profile, *conf);
+  const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
+  if (IsPruned(result, profile.ranks, bound, keep)) return void(++result.pruned);
   Plan order;
   try {
-    order = MakeScheduleOf(conf, schedule, ranks, MicrobatchesOf(problem, *choice.profile));
+    order = OrderOfSchedule(*conf, choice.kind->name, profile.ranks, microbatches);
   } catch (const Error&) {
-    return std::nullopt;
+    return void(++result.unfit);
   }
-  if (problem.order && OrderOfStages(order) != problem.order) return std::nullopt;
-  TuneCandidate plain = PredictOrder(problem, *choice.profile, conf, schedule, order, false);
-  if (Largest(plain) <= problem.memory || !problem.recompute) return plain;
-  TuneCandidate again = PredictOrder(problem, *choice.profile, conf, schedule, order, true);
-  return Largest(again) < Largest(plain) ? again : plain;
+  if (problem.order && OrderOfStages(order) != problem.order) return void(++result.unfit);
+  ++result.simulated;
+  TuneCandidate candidate =
+      PredictWithin({problem, profile, *conf, costs, order}, choice.kind->name);
+  candidate.bound = bound;
+  Keep(problem, candidate, keep, result);
+}
+
+// Searches orders for the stages and placements of the best candidates.
+void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
+  constexpr size_t kSearches = 3;
+  constexpr int64_t kActions = 30'000;  // zb-auto tries hundreds of orders
+  constexpr double kEffort = 0.1;       // about a second each
+  std::vector<TuneCandidate> starts;
+  for (const TuneCandidate& c : result.best.empty() ? result.large : result.best) {
+    const auto same = [&](const TuneCandidate& other) {
+      return other.conf == c.conf && other.microbatches == c.microbatches &&
+             other.threads == c.threads;
+    };
+    if (c.ranks > 1 && !HasReplicas(c.conf.stage_to_ranks) && starts.size() < kSearches &&
+        std::none_of(starts.begin(), starts.end(), same))
+      starts.push_back(c);
+  }
+  for (const TuneCandidate& start : starts) {
+    const Conf& conf = start.conf;
+    const int stages = static_cast<int>(conf.stage_to_ranks.size());
+    if (int64_t{3} * stages * start.microbatches > kActions) {
+      ++result.too_long;
+      continue;
+    }
+    const auto profile =
+        std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+          return p.ranks == start.ranks && p.profile.threads == start.threads &&
+                 p.profile.microbatch == start.microbatch;
+        });
+    const Costs costs = CostsOfConf(problem, *profile, conf);
+    ZbAutoOptions options;
+    options.placement = conf.stage_to_ranks;
+    options.memory = problem.memory;
+    options.effort = kEffort;
+    try {
+      const ZbAutoResult found = ZbAuto(costs, start.ranks, stages, start.microbatches, options);
+      ++result.searched;
+      if (problem.order && OrderOfStages(found.plan) != problem.order) {
+        ++result.unfit;
+        continue;
+      }
+      std::vector<int> recompute;
+      for (int s = 0; s < static_cast<int>(found.recompute.size()); ++s)
+        if (found.recompute[static_cast<size_t>(s)]) recompute.push_back(s);
+      const Prospect prospect = {problem, *profile, conf, costs, found.plan};
+      TuneCandidate candidate = PredictOrder(prospect, kSearchedSchedule, recompute);
+      candidate.plan = found.plan;
+      candidate.plan.recompute = recompute;
+      Keep(problem, candidate, keep, result);
+    } catch (const Error&) {
+      ++result.unfit;  // not even one microbatch at a time fits
+    }
+  }
 }
 
 }  // namespace
 
-std::optional<StageOrder> OrderOfStages(const Plan& plan) {
-  std::vector<StageOrder> stages(static_cast<size_t>(plan.stages));
-  for (const std::vector<Action>& actions : plan.ranks) {
-    std::map<int, ReplicaOrder> own;  // by stage
-    for (const Action& action : actions) {
-      if (HasForward(action)) own[action.stage].forwards.push_back(action.microbatch);
-      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGrad ||
-          action.kind == ActionKind::kOverlap)
-        own[BackwardStage(action)].additions.push_back(BackwardMicrobatch(action));
-    }
-    for (auto& [stage, order] : own) stages[static_cast<size_t>(stage)].push_back(std::move(order));
-  }
-  for (StageOrder& stage : stages) {
-    // Microbatch i is on replica i mod r.
-    std::sort(stage.begin(), stage.end(), [](const ReplicaOrder& a, const ReplicaOrder& b) {
-      return *std::min_element(a.forwards.begin(), a.forwards.end()) <
-             *std::min_element(b.forwards.begin(), b.forwards.end());
-    });
-    if (stage != stages[0]) return std::nullopt;
-  }
-  return stages.empty() ? std::nullopt : std::optional(stages[0]);
-}
-
-TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
-                      const std::string& schedule, int microbatches, bool recompute) {
-  return PredictOrder(problem, profile, conf, schedule,
-                      MakeScheduleOf(conf, schedule, profile.ranks, microbatches), recompute);
-}
-
 TuneResult SearchTune(const TuneProblem& problem, size_t keep) {
   TuneResult result;
-  Cuts cuts;
-  for (const Choice& choice : AllChoices(problem, cuts)) {
-    if (result.best.size() >= keep && choice.bound >= result.best.back().step) {
-      ++result.pruned;
-      continue;
-    }
-    const std::optional<TuneCandidate> candidate = PredictWithin(problem, choice);
-    if (!candidate) {
-      ++result.unfit;
-      continue;
-    }
-    ++result.simulated;
-    const bool fits = Largest(*candidate) <= problem.memory;
-    result.over += !fits;
-    auto& list = fits ? result.best : result.large;
-    auto before = [&](const TuneCandidate& a, const TuneCandidate& b) {
-      return fits ? a.step < b.step : Largest(a) < Largest(b);
-    };
-    list.insert(std::upper_bound(list.begin(), list.end(), *candidate, before), *candidate);
-    if (list.size() > keep) list.pop_back();
-    if (!result.best.empty()) result.large.clear();
-  }
+  TuneCuts cuts(problem);
+  for (const Choice& choice : AllChoices(problem)) Try(problem, choice, keep, cuts, result);
+  if (problem.searched) SearchOrders(problem, keep, result);
   return result;
 }
 

@@ -4,14 +4,9 @@
 #include <vector>
 
 #include "formats/manifest.h"
+#include "formats/written_buffer.h"
 
 namespace pipewright {
-
-struct WrittenBuffer {
-  std::string name;
-  // With "buffers": "merge", the replicas of a stage get its value on one rank, but for rounding.
-  bool merges = false;
-};
 
 // Reads the code of all modules, and none of their weights. Throws Error.
 std::vector<WrittenBuffer> WrittenBuffers(const std::string& package, const Manifest& manifest);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "compiler/measured/pieces.h"
 #include "formats/weights/safetensors.h"
 #include "tests/error_text.h"
 #include "tests/passes/model_text.h"
@@ -136,6 +137,25 @@ TEST(ProfileSplit, NeedsInputs) {
   WriteSafetensors(wanted.input, {{"v0", "F32", {256, 600}, bytes}});
   std::string note;
   EXPECT_EQ(FindProfileSplit(wanted, note).keep, std::vector<int>{1}) << note;
+}
+
+TEST(FinePieces, KeepTheCutsThatAreAsked) {
+  CompileOptions compile;
+  compile.output = TempPath("pieces.pkg");
+  const auto read = [] { return FourSubmodules(1); };
+  const FinePieces pieces = CompilePieces(compile, read);
+  ASSERT_EQ(pieces.cut_before.size(), 4u);
+  compile.output = TempPath("kept.pkg");
+  compile.passes.split = KeepCuts(pieces, {1, 3});
+  Model model = read();
+  const Compiled kept = Compile(model, compile);
+  ASSERT_EQ(kept.manifest.modules.size(), 3u);
+  EXPECT_TRUE(kept.manifest.modules[0].held.empty());
+  EXPECT_EQ(kept.manifest.modules[1].held.size(), 1u) << "b.c multiplies by the weight";
+  compile.output = TempPath("whole.pkg");
+  compile.passes.split = KeepCuts(pieces, {});
+  Model whole = read();
+  EXPECT_EQ(Compile(whole, compile).manifest.modules.size(), 1u);
 }
 
 }  // namespace

@@ -95,6 +95,15 @@ class Schemas(unittest.TestCase):
                                  path)
         self.assertGreater(found, 5)
 
+    def test_take_the_machines(self):
+        """The C++ tests read the example."""
+        for path in (CONFIGS / "machines").iterdir():
+            content = json.loads(re.sub(r"^ *//.*$", "", read(path), flags=re.M))
+            self.assertEqual([e.message for e in validator("machines").iter_errors(content)], [], path)
+        broken = copy.deepcopy(content)
+        broken["machines"][0]["number"] = 2
+        self.assertTrue(list(validator("machines").iter_errors(broken)))
+
     def taken(self, path, kind):
         """Returns True if the program reads the file without an error."""
         command = {"job": ["plan", SMALL, path], "conf": ["conf", "--check", path],

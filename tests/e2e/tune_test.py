@@ -1,10 +1,14 @@
 """Tunes a package for a job: the result trains the same samples, and refusals say why."""
 import json
+import pathlib
+import shutil
+import signal
+import subprocess
 import unittest
 
 from safetensors.torch import load_file
 
-from support import (SGD, Case, Statistics, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
+from support import (BUILD, SGD, Case, Statistics, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
                      token_job, torch)
 
 
@@ -63,14 +67,16 @@ class Tune(Case):
         self.assertEqual(sum(c["as_given"] for c in report["candidates"]), 1)
         self.assertEqual((job["minibatch_size"], job["microbatches"], job["schedule"]),
                          (8, best["microbatches"], best["schedule"]))
-        self.assertIn("pipewright-run -n", result.out)
+        self.assertIn("pipewright-run --in-process", result.out)
         self.path("one.json").write_text('{"module_to_stage_map": [0, 0, 0], "stage_to_rank_map": {"0": [0]}}')
         self.succeed(run_ranks(1, "train", self.package, self.path("job.json"), "--conf",
                                self.path("one.json"), mpi=False))
         given = load_file(self.path("trained.safetensors"))
+        before = self.path("trained.safetensors").stat().st_mtime_ns
         self.succeed(run_ranks(best["ranks"], "train", self.package, self.path("tuned/job.json"), "--conf",
                                self.path("tuned/conf.json"), mpi=False))
-        tuned = load_file(self.path("trained.safetensors"))
+        tuned = load_file(self.path("trained.safetensors"))  # "save" is where it was, not beside the new job
+        self.assertNotEqual(before, self.path("trained.safetensors").stat().st_mtime_ns)
         for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
@@ -87,20 +93,16 @@ class Tune(Case):
         self.path("own.csv").write_text("0F0,0F1,0F2,0F3,0B2,0B0,0B1,0B3\n1F0,1F1,1F2,1F3,1B2,1B0,1B1,1B3\n")
         for schedule, conf in (("looped-bfs", []), ("chimera", ["--conf", self.path("both.json")]), ("own.csv", [])):
             with self.subTest(schedule):
-                tuned = self.tune("bits", "--no-measure", "--exact", "--force", schedule=schedule)
-                if schedule == "own.csv":
-                    self.assertEqual(tuned.code, 1, tuned.out)
-                    self.assertIn("no schedule is defined for these ranks and microbatches, and has the results of the "
-                                  "job", tuned.out)
-                    continue
+                tuned = self.tune("bits", "--no-measure", "--exact", "--force", "--candidates", 99, schedule=schedule)
                 self.succeed(tuned)
-                self.assertIn("--exact leaves out all schedules that add gradients in another order than " + schedule,
+                name = self.path(schedule) if schedule == "own.csv" else schedule
+                self.assertIn(f"--exact leaves out all schedules that add gradients in another order than {name}",
                               tuned.out)
                 found = json.loads(self.path("bits/report.json").read_text())["candidates"]
-                same = {schedule} if schedule == "looped-bfs" else {schedule, "dualpipe"}
+                same = {schedule, "dualpipe", "1f1b"} if schedule == "chimera" else {schedule}
                 self.assertEqual({each["schedule"] for each in found}, same)
                 given = self.weights(2, "job.json", *conf)
-                for other in same - {schedule}:
+                for other in same & {"dualpipe"}:
                     self.assert_same_tensors(self.weights(2, "job.json", *conf, "--schedule", other), given, other)
                 self.assert_same_tensors(self.weights(found[0]["ranks"], "bits/job.json", "--conf",
                                                       self.path("bits/conf.json")), given)
@@ -183,11 +185,130 @@ class Tune(Case):
         self.assertRegex(refused.out, r"--memory 1KB: nothing fits: the smallest of \d+ candidates takes")
         self.assertFalse(self.path("small/job.json").exists())
         least = int(refused.out.split("give --memory ")[1].split()[0])
-        # Times are measured again, so the cut may differ; a cut's bytes do not.
-        self.succeed(self.tune("small", "--no-measure", "--memory", str(2 * least)))
+        self.succeed(self.tune("small", "--no-measure", "--memory", str(least)))
         report = json.loads(self.path("small/report.json").read_text())
         for candidate in report["candidates"]:
-            self.assertLessEqual(max(candidate["peak_bytes"]), 2 * least)
+            self.assertLessEqual(max(candidate["peak_bytes"]), least)
+
+    def test_measured_profiles_are_used_again(self):
+        self.succeed(self.tune("first", "--no-measure"))
+        folder = pathlib.Path(self.package) / "tuned/measured"
+        measured = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+        names = ("report.json", "report.html", "job.json", "conf.json")
+        first = {name: self.path(f"first/{name}").read_bytes() for name in names}
+        again = self.tune("first", "--no-measure", "--force")
+        self.succeed(again)
+        self.assertIn("from an earlier tune", again.out)
+        self.assertEqual(measured, {path: path.stat().st_mtime_ns for path in folder.iterdir()})
+        for name in names:
+            self.assertEqual(self.path(f"first/{name}").read_bytes(), first[name], name)
+
+    def test_budget(self):
+        shutil.rmtree(pathlib.Path(self.package) / "tuned", ignore_errors=True)
+        refused = self.tune("short", "--budget", "0")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("--budget ended tune before anything was measured", refused.out)
+        wrong = self.tune("short", "--budget", "soon")
+        self.assertEqual(wrong.code, 1, wrong.out)
+        self.assertIn('--budget: "soon" is not a duration', wrong.out)
+        self.succeed(self.tune("profiled", "--no-measure", "--force"))  # what was measured before needs no time
+        none = self.tune("short", "--budget", "0")
+        self.succeed(none)
+        report = json.loads(self.path("short/report.json").read_text())
+        self.assertTrue(all(not c["measured"] for c in report["candidates"]))
+        self.assertIn("--budget ended the measurements in round 1 of 3: "
+                      f"{len(report['candidates'])} of {len(report['candidates'])} candidates were not measured",
+                      report["notes"])
+
+    def test_an_interrupt_leaves_the_best_so_far(self):
+        self.succeed(self.tune("profiled", "--no-measure", "--force"))
+        command = [str(BUILD / "pipewright"), "tune", str(self.package), str(self.write_job(self.job())), "--ranks", "2", "-o",
+                   str(self.path("stopped")), "--repeat", "1", "--in-process", "--rounds", "1000"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            if line.startswith("round 2"):
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, out + err)
+        report = json.loads(self.path("stopped/report.json").read_text())
+        self.assertTrue(any(note.startswith("the interrupt ended the measurements in round ")
+                            for note in report["notes"]), report["notes"])
+        self.assertTrue(report["candidates"][0]["measured"])
+        self.assertTrue(self.path("stopped/job.json").exists())
+
+    def test_other_machines(self):
+        self.path("machines.json").write_text(json.dumps({
+            "devices": {"fast": {"speed": 100, "memory": "1GB"}}, "link": {"latency": 1e-6, "bandwidth": 1e11},
+            "machines": [{"device": "fast", "devices": 2, "count": 2}]}))
+        result = self.tune("elsewhere", "--machines", self.path("machines.json"), "--exact", ranks=3)
+        self.succeed(result)
+        report = json.loads(self.path("elsewhere/report.json").read_text())
+        self.succeed(self.tune("here", "--no-measure", "--exact", ranks=3))
+        here = json.loads(self.path("here/report.json").read_text())
+        for candidate in report["candidates"]:
+            self.assertTrue(candidate["estimated"])
+            self.assertEqual(candidate["measured"], [])
+        one = lambda r: min(c["predicted"] for c in r["candidates"])
+        self.assertLess(one(report), one(here) / 10)
+        self.assertTrue(any(note.startswith("every figure is an estimate for ") for note in report["notes"]))
+        self.assertIn("Every figure is an estimate for", self.path("elsewhere/report.html").read_text())
+        self.assertIn("estimated", result.out)
+        many = self.tune("many", "--machines", self.path("machines.json"), ranks=5)
+        self.assertEqual(many.code, 1, many.out)
+        self.assertIn("machines.json: has 4 devices, fewer than --ranks 5", many.out)
+
+    def train(self, *options):
+        return run_ranks(2, "train", self.package, self.path("job.json"), "--tune", "--tuned", self.path("results"),
+                         "--tune-budget", "20s", *options, mpi=False)
+
+    def test_train_tunes_at_its_first_start(self):
+        checkpoint = {"checkpoint": {"to": "kept", "every": 2}}
+        self.write_job(self.job(**checkpoint))
+        first = self.train()
+        self.succeed(first)
+        self.assertIn("profile 1 of", first.out)
+        self.assertRegex(first.out, r"note: runs as in \S+/results/\w+, on [12] rank")
+        given = load_file(self.path("trained.safetensors"))
+        self.write_job(self.job(**checkpoint, steps=6))
+        again = self.train("--resume")
+        self.succeed(again)
+        self.assertNotIn("profile 1 of", again.out)
+        self.assertRegex(again.out, r"runs as in \S+/results/\w+, on [12] rank")
+        longer = load_file(self.path("trained.safetensors"))
+        self.assertTrue(any(not torch.equal(longer[name], given[name]) for name in given))
+        self.assertTrue(self.path("kept").exists())
+        self.write_job(self.job(optimizer={"type": "adam", "lr": 0.01}))
+        other = self.train("--steps", "1")
+        self.succeed(other)
+        self.assertRegex(other.out, r"a result of tune is not used: \S+/results/\w+ is for another job")
+        for options, said in ((["--schedule", "gpipe"], "--tune: chooses conf and schedule"),
+                              (["--set", "threads=2"], "--set threads=2: --tune depends on it")):
+            refused = self.train(*options)
+            self.assertEqual(refused.code, 2, refused.out)
+            self.assertIn(said, refused.out)
+
+    def test_a_model_file_is_cut_anew(self):
+        path = self.write_job(self.job())
+        result = pipewright("tune", self.path("gpt.pt2"), path, "--ranks", 2, "-o", self.path("cut"), "--repeat", 1,
+                            "--no-measure")
+        self.succeed(result)
+        conf = json.loads(self.path("cut/conf.json").read_text())
+        manifest = json.loads(self.path("cut/model.pkg/manifest.json").read_text())
+        self.assertEqual(len(manifest["modules"]), len(conf["module_to_stage_map"]))
+        pieces = json.loads(self.path("cut/report.json").read_text())["candidates"][0]["module_to_stage"]
+        self.assertGreater(len(pieces), len(manifest["modules"]))
+        self.assertFalse(self.path("cut/pieces.pkg").exists())
+        self.succeed(run_ranks(2 if len(conf["stage_to_rank_map"]) > 1 or len(conf["stage_to_rank_map"]["0"]) > 1 else 1,
+                               "train", self.path("cut/model.pkg"), self.path("cut/job.json"), "--conf",
+                               self.path("cut/conf.json"), mpi=False))
+        tuned = load_file(self.path("trained.safetensors"))
+        self.path("one.json").write_text('{"module_to_stage_map": [0, 0, 0], "stage_to_rank_map": {"0": [0]}}')
+        self.succeed(run_ranks(1, "train", self.package, path, "--conf", self.path("one.json"), mpi=False))
+        given = load_file(self.path("trained.safetensors"))
+        self.assertEqual(set(tuned), set(given))
+        for name, weight in given.items():
+            torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
     def test_edited_files_stay(self):
         self.succeed(self.tune("kept", "--no-measure", "--exact"))

@@ -30,6 +30,31 @@ TEST(Child, TellsSignalsAndMissingPrograms) {
   EXPECT_EQ(missing.err, "/no/such/program: No such file or directory\n");
 }
 
+TEST(Child, IsEndedAtItsLimits) {
+  const ChildResult late = RunChild({"sh", "-c", "echo begun; exec sleep 1000"}, {0.2});
+  EXPECT_TRUE(late.ended);
+  EXPECT_EQ(late.code, 128 + 15);
+  EXPECT_EQ(late.out, "begun\n");
+  volatile std::sig_atomic_t stop = 1;
+  EXPECT_TRUE(RunChild({"sleep", "1000"}, {1e9, &stop}).ended);
+  stop = 0;
+  EXPECT_FALSE(RunChild({"true"}, {1e9, &stop}).ended);
+}
+
+// A program that ignores SIGTERM.
+TEST(Child, IsKilledIfItDoesNotEnd) {
+  const ChildResult result =
+      RunChild({"sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"}, {0.1});
+  EXPECT_EQ(result.code, 128 + 9);
+}
+
+TEST(Child, CountsItsTime) {
+  const ChildResult result =
+      RunChild({"sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"});
+  EXPECT_GT(result.cpu_seconds, 0);
+  EXPECT_LT(result.cpu_seconds, 600);
+}
+
 TEST(Child, HasNothingToRead) { EXPECT_EQ(RunChild({"cat"}).out, ""); }
 
 }  // namespace

@@ -1,12 +1,10 @@
 // Compares what the commands for plans print with plans that are worked out by hand.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "base/json.h"
 #include "cli/commands/simulate_report.h"
-#include "cli/commands/tune_runs.h"
 #include "cli/commands/validate_plan.h"
 #include "cli/commands/zb_auto_plan.h"
 #include "plan/plan_text.h"
@@ -103,29 +101,6 @@ TEST(ZbAutoPlan, FindsTheOptimumAndNamesWhatIsMissing) {
   EXPECT_NE(said.find("zb-auto: span 12 (lower bound 12), bubble of the span 0.00 %\n"),
             std::string::npos)
       << said;
-}
-
-TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
-  std::filesystem::create_directories(TempPath("jobs/tuned"));
-  const std::string from = File("jobs/job.json",
-                                "{\"data\": {\"tokens\": [\"a.bin\", \"../b.bin\"], \"arrays\": "
-                                "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
-                                "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
-                                "\"microbatch_size\": 4, \"epochs\": 2}");
-  const std::string to = TempPath("jobs/tuned/job.json");
-  const Json job = ParseJson(ChangedJob(from, to, {"1f1b", 8, 32, false}), to);
-  const auto target = std::filesystem::path(to).parent_path();
-  EXPECT_EQ(job["data"]["tokens"], Json({"../a.bin", "../../b.bin"}));
-  const std::string absolute = job["data"]["arrays"]["x"];
-  EXPECT_EQ((target / absolute).lexically_normal(), "/abs/c.npy");
-  EXPECT_EQ(job["data"]["length"], 8);
-  EXPECT_EQ(job["schedule"], "1f1b");
-  EXPECT_EQ(job["microbatches"], 8);
-  EXPECT_EQ(job["minibatch_size"], 32);
-  EXPECT_EQ(job["epochs"], 2);
-  for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
-    EXPECT_FALSE(job.contains(gone)) << gone;
-  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, true}), to)["recompute"], true);
 }
 
 }  // namespace

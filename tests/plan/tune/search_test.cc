@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <set>
 #include <string>
@@ -12,75 +13,19 @@
 #include "plan/plan_text.h"
 #include "plan/schedules/schedule.h"
 #include "plan/schedules/table.h"
+#include "plan/tune/cuts.h"
+#include "plan/tune/predict.h"
+#include "plan/tune/stage_order.h"
+#include "tests/plan/tune/chain.h"
 
 namespace pipewright {
 namespace {
-
-// A chain of modules in a package whose inputs take no gradient.
-Manifest Chain(int modules) {
-  Manifest manifest;
-  for (int m = 0; m <= modules; ++m) {
-    ValueInfo value;
-    value.name = "v" + std::to_string(m);
-    value.producer = m - 1;
-    value.gradient = m > 0;
-    if (m < modules) value.consumers = {m};
-    manifest.values.push_back(value);
-  }
-  manifest.inputs = {0};
-  manifest.outputs = {modules};
-  for (int m = 0; m < modules; ++m) {
-    ModuleInfo module;
-    module.name = "module" + std::to_string(m);
-    module.inputs = {m};
-    module.outputs = {m + 1};
-    manifest.modules.push_back(module);
-  }
-  return manifest;
-}
-
-// A microbatch of `size` samples costs a fixed time and a time per sample.
-Profile ProfileOf(const std::vector<double>& work, int64_t size) {
-  constexpr double kFixed = 1e-4, kKept = 1e6, kMessage = 1e4;
-  Profile profile;
-  profile.microbatch = size;
-  profile.values.push_back({"v0", -1, {0}, 0});
-  for (size_t m = 0; m < work.size(); ++m) {
-    const double time = kFixed + work[m] * static_cast<double>(size);
-    ProfileNode node;
-    node.name = "module" + std::to_string(m);
-    node.module = static_cast<int>(m);
-    node.forward.median = time;
-    node.backward.median = 2 * time;
-    node.input_gradient.median = node.weight_gradient.median = time;
-    node.kept = kKept * static_cast<double>(size);
-    profile.nodes.push_back(node);
-    ProfileValue value{"v" + std::to_string(m + 1), static_cast<int>(m), {}, kMessage, true};
-    if (m + 1 < work.size()) value.consumers = {static_cast<int>(m) + 1};
-    profile.values.push_back(value);
-  }
-  return profile;
-}
-
-TuneProblem ProblemOf(const std::vector<double>& work, int64_t samples) {
-  TuneProblem problem;
-  problem.manifest = Chain(static_cast<int>(work.size()));
-  problem.samples = samples;
-  for (int ranks : {1, 2, 4})
-    for (int64_t size = 1; size <= samples; size *= 2)
-      problem.profiles.push_back({ranks, ProfileOf(work, size)});
-  return problem;
-}
 
 std::vector<double> RandomWork(std::mt19937& random, int modules) {
   std::vector<double> work;
   for (int m = 0; m < modules; ++m)
     work.push_back(std::uniform_real_distribution<double>(1e-4, 1e-3)(random));
   return work;
-}
-
-double Peak(const TuneCandidate& candidate) {
-  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
 }
 
 constexpr size_t kAll = 1'000'000;
@@ -92,6 +37,12 @@ TEST(Tune, PruningLosesNoneOfTheBest) {
     const TuneResult all = SearchTune(problem, kAll), few = SearchTune(problem, 3);
     EXPECT_EQ(all.pruned, 0);
     EXPECT_GT(few.pruned, 0);
+    EXPECT_EQ(all.by_ranks.size(), 3u);
+    for (const auto& [ranks, candidate] : all.by_ranks) {
+      if (candidate.step < kClearlySlower * few.best[0].step) {
+        EXPECT_DOUBLE_EQ(few.by_ranks.at(ranks).step, candidate.step) << ranks;
+      }
+    }
     ASSERT_EQ(few.best.size(), 3u);
     for (size_t i = 0; i < few.best.size(); ++i)
       EXPECT_DOUBLE_EQ(few.best[i].step, all.best[i].step);
@@ -106,13 +57,19 @@ TEST(Tune, EveryCandidateIsWhatItSays) {
   for (const TuneCandidate& c : found.best) {
     EXPECT_EQ(c.microbatches * c.microbatch, problem.samples);
     EXPECT_EQ(c.peak_bytes.size(), static_cast<size_t>(c.ranks));
-    EXPECT_GE(c.step, c.bound);
+    EXPECT_GE(c.step * (1 + 1e-9), c.bound) << c.schedule;
     const auto profile =
         std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
           return p.ranks == c.ranks && p.profile.microbatch == c.microbatch;
         });
-    EXPECT_DOUBLE_EQ(
-        Predict(problem, *profile, c.conf, c.schedule, c.microbatches, c.recompute).step, c.step);
+    if (c.plan.ranks.empty()) {
+      EXPECT_DOUBLE_EQ(
+          Predict(problem, *profile, c.conf, c.schedule, c.microbatches, c.recompute).step, c.step);
+      continue;
+    }
+    const Costs costs = CostsOfConf(problem, *profile, c.conf);
+    EXPECT_DOUBLE_EQ(PredictOrder({problem, *profile, c.conf, costs, c.plan}, "", c.recompute).step,
+                     c.step);
   }
 }
 
@@ -196,16 +153,16 @@ TEST(Tune, KeepsWithinTheMemory) {
   problem.recompute = false;
   const TuneResult free = SearchTune(problem, kAll);
   std::vector<double> peaks;
-  for (const TuneCandidate& c : free.best) peaks.push_back(Peak(c));
+  for (const TuneCandidate& c : free.best) peaks.push_back(LargestPeak(c));
   std::sort(peaks.begin(), peaks.end());
   problem.memory = peaks[peaks.size() / 4];
   const TuneResult limited = SearchTune(problem, kAll);
   ASSERT_FALSE(limited.best.empty());
   EXPECT_GT(limited.over, 0);
-  for (const TuneCandidate& c : limited.best) EXPECT_LE(Peak(c), problem.memory);
+  for (const TuneCandidate& c : limited.best) EXPECT_LE(LargestPeak(c), problem.memory);
   // The best candidate that fits.
   const auto fits = std::find_if(free.best.begin(), free.best.end(), [&](const TuneCandidate& c) {
-    return Peak(c) <= problem.memory;
+    return LargestPeak(c) <= problem.memory;
   });
   EXPECT_DOUBLE_EQ(limited.best[0].step, fits->step);
 }
@@ -217,31 +174,103 @@ TEST(Tune, NamesTheLeastMemory) {
   const TuneResult none = SearchTune(problem, 3);
   EXPECT_TRUE(none.best.empty());
   ASSERT_FALSE(none.large.empty());
-  problem.memory = Peak(none.large[0]);
+  problem.memory = LargestPeak(none.large[0]);
   const TuneResult some = SearchTune(problem, 3);
   ASSERT_FALSE(some.best.empty());
-  EXPECT_LE(Peak(some.best[0]), problem.memory);
+  EXPECT_LE(LargestPeak(some.best[0]), problem.memory);
 }
 
+// Recomputation of single stages, of which there are as few as fit.
 TEST(Tune, RecomputesOnlyWhereNothingElseFits) {
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
-  for (const TuneCandidate& c : SearchTune(problem, kAll).best) EXPECT_FALSE(c.recompute);
-  problem.memory = 1;
+  problem.searched = false;
+  for (const TuneCandidate& c : SearchTune(problem, kAll).best) EXPECT_TRUE(c.recompute.empty());
   problem.recompute = false;
-  const double least = Peak(SearchTune(problem, 1).large[0]);
-  problem.memory = 0.9 * least;
-  EXPECT_TRUE(SearchTune(problem, 1).best.empty());
+  problem.memory = 1;
+  problem.memory = LargestPeak(SearchTune(problem, 1).large[0]);
+  while (!SearchTune(problem, 1).best.empty()) problem.memory *= 0.95;
   problem.recompute = true;
-  const TuneResult found = SearchTune(problem, 1);
+  const TuneResult found = SearchTune(problem, kAll);
   ASSERT_FALSE(found.best.empty());
-  EXPECT_TRUE(found.best[0].recompute);
+  bool some = false;
+  for (const TuneCandidate& c : found.best) {
+    ASSERT_FALSE(c.recompute.empty());
+    some |= c.recompute.size() < c.conf.stage_to_ranks.size();
+    // With any of these stages left out, the prediction is over the limit.
+    const auto profile =
+        std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+          return p.ranks == c.ranks && p.profile.microbatch == c.microbatch;
+        });
+    for (int stage : c.recompute) {
+      std::vector<int> less = c.recompute;
+      std::erase(less, stage);
+      const TuneCandidate other =
+          Predict(problem, *profile, c.conf, c.schedule, c.microbatches, less);
+      EXPECT_TRUE(!Fits(problem, other) || other.step >= c.step) << c.schedule << " " << stage;
+    }
+  }
+  EXPECT_TRUE(some);
 }
 
 TEST(Tune, RefusesAScheduleThatDoesNotFit) {
   const TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 4);
   const TuneProfile& two = problem.profiles[3];
   ASSERT_EQ(two.ranks, 2);
-  EXPECT_THROW(Predict(problem, two, GroupModules(4, 2), "zbv", 4, false), Error);
+  EXPECT_THROW(Predict(problem, two, GroupModules(4, 2), "zbv", 4, {}), Error);
+}
+
+// Calls `use` with every way to cut `modules` modules into stages of which replicas are on `ranks`
+// ranks.
+void AllPartitions(int modules, int ranks, Conf conf, const std::function<void(const Conf&)>& use) {
+  const int done = static_cast<int>(conf.module_to_stage.size());
+  int used = 0;
+  for (const auto& replicas : conf.stage_to_ranks) used += static_cast<int>(replicas.size());
+  if (done == modules) {
+    if (used == ranks) use(conf);
+    return;
+  }
+  for (int next = done + 1; next <= modules; ++next)
+    for (int replicas = 1; replicas <= ranks - used; ++replicas) {
+      Conf longer = conf;
+      longer.module_to_stage.resize(static_cast<size_t>(next),
+                                    static_cast<int>(conf.stage_to_ranks.size()));
+      longer.stage_to_ranks.emplace_back();
+      for (int r = 0; r < replicas; ++r) longer.stage_to_ranks.back().push_back(used + r);
+      AllPartitions(modules, ranks, longer, use);
+    }
+}
+
+// A chain of unequal layers on 8 devices.
+TEST(Tune, IsAsGoodAsAllPartitionsWithReplicas) {
+  const std::vector<double> work = {3e-3, 1e-3, 5e-3, 2e-3, 9e-3};
+  TuneProblem problem = ProblemOf(work, 64);
+  problem.profiles = {{8, ProfileOf(work, 1)}};
+  double best = kNoLimit;
+  int partitions = 0;
+  AllPartitions(5, 8, {}, [&](const Conf& conf) {
+    ++partitions;
+    best = std::min(best, Predict(problem, problem.profiles[0], conf, "1f1b", 64, {}).step);
+  });
+  EXPECT_EQ(partitions, 330);  // the ways to write 12 = 5 + 7 with bars between: C(11, 4)
+  EXPECT_LE(SearchTune(problem, 1).best.at(0).step, best * (1 + 1e-9));
+}
+
+TEST(Tune, CutsWithinTheMemory) {
+  const std::vector<double> work = {1e-3, 1e-3, 1e-3, 1e-3, 4e-3, 9e-3};
+  TuneProblem problem = ProblemOf(work, 1);
+  Profile profile = ProfileOf(work, 1);
+  for (ProfileNode& node : profile.nodes) node.parameters = node.trained = 1e6;
+  problem.profiles = {{2, profile}};
+  const CutChoice free = {&problem.profiles[0], 2, 0, false};
+  EXPECT_EQ(CutInto(problem, free)->module_to_stage, (std::vector<int>{0, 0, 0, 0, 0, 1}));
+  CutChoice within = free;
+  within.memory = true;
+  EXPECT_EQ(CutInto(problem, within)->module_to_stage, CutInto(problem, free)->module_to_stage);
+  problem.memory = 5 * (2e6 + 1e6);  // weights, gradients and activations of four, but not of five
+  const std::vector<int> cut = CutInto(problem, within)->module_to_stage;
+  EXPECT_LE(std::count(cut.begin(), cut.end(), 0), 4);
+  problem.memory = 1;
+  EXPECT_EQ(CutInto(problem, within), std::nullopt);
 }
 
 }  // namespace

@@ -1,0 +1,55 @@
+#include "plan/tune/cuts.h"
+
+#include "plan/partition/io/request.h"
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+
+std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice) {
+  const Profile& profile = choice.profile->profile;
+  PartitionInput input;
+  input.kind = PartitionInput::kProfile;
+  input.profile = profile;
+  PartitionRequest request;
+  request.stages = choice.stages;
+  const bool any = choice.ranks > 0 && choice.ranks <= kAnyReplicas;
+  const int equal = choice.ranks > kAnyReplicas ? choice.ranks / choice.stages : 1;
+  request.devices = any ? choice.ranks : choice.stages;
+  request.replicas = any ? choice.ranks : 1;
+  request.optimizer_state = problem.optimizer_state;
+  const std::vector<double>& speeds = problem.machines.speeds;
+  if (request.devices <= choice.profile->ranks && equal == 1 && !speeds.empty())
+    request.speeds.assign(speeds.begin(), speeds.begin() + request.devices);
+  ProfileProblem nodes;
+  PartitionProblem cut = MakeProblem(input, request, nodes);
+  if (choice.memory)
+    for (DeviceClass& device : cut.devices) device.memory_bytes = problem.memory;
+  SolveOptions options;
+  options.max_sets = 200'000;  // a second at most
+  const PartitionResult found = SolvePartition(cut, options);
+  if (!found.feasible) return std::nullopt;
+  Conf conf;
+  conf.module_to_stage.assign(problem.manifest.modules.size(), 0);
+  int device = 0;
+  for (size_t s = 0; s < found.stages.size(); ++s) {
+    const PartitionStage& stage = found.stages[s];
+    for (int node : stage.nodes)
+      conf.module_to_stage[static_cast<size_t>(profile.nodes[static_cast<size_t>(node)].module)] =
+          static_cast<int>(s);
+    const int replicas = stage.replicas * equal;
+    std::vector<int> ranks;
+    if (equal == 1) ranks = stage.numbers;
+    for (int r = static_cast<int>(ranks.size()); r < replicas; ++r) ranks.push_back(device + r);
+    device += replicas;
+    conf.stage_to_ranks.push_back(ranks);
+  }
+  return conf;
+}
+
+const std::optional<Conf>& TuneCuts::At(const CutChoice& choice) {
+  const auto [cut, is_new] = cuts_.try_emplace(choice);
+  if (is_new) cut->second = CutInto(problem_, choice);
+  return cut->second;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,164 @@
+#include "plan/tune/help.h"
+
+#include <algorithm>
+
+#include "plan/actions.h"
+#include "plan/lowering/lower.h"
+#include "plan/simulate/simulate.h"
+#include "plan/tune/predict.h"
+#include "plan/tune/search.h"
+
+namespace pipewright {
+
+namespace {
+
+const TuneProfile& ProfileOf(const TuneProblem& problem, const TuneCandidate& candidate) {
+  return *std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+    return p.ranks == candidate.ranks && p.profile.threads == candidate.threads &&
+           p.profile.microbatch == candidate.microbatch;
+  });
+}
+
+Plan OrderOfCandidate(const TuneCandidate& c) {
+  if (!c.plan.ranks.empty()) return c.plan;
+  return OrderOfSchedule(c.conf, c.schedule, c.ranks, c.microbatches);
+}
+
+// Returns the step with links `factor` times as fast.
+double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate, double factor) {
+  const TuneProfile& profile = ProfileOf(problem, candidate);
+  Costs costs = CostsOfConf(problem, profile, candidate.conf);
+  auto speed_up = [&](LinkCosts& link) {
+    link.latency /= factor;
+    link.bandwidth *= factor;
+  };
+  speed_up(costs.link);
+  for (auto& [ranks, link] : costs.links) speed_up(link);
+  const Plan order = OrderOfCandidate(candidate);
+  return PredictOrder({problem, profile, candidate.conf, costs, order}, "", candidate.recompute)
+      .step;
+}
+
+double WorkOf(const ProfileNode& node) {
+  return node.forward.median +
+         std::min(node.backward.median, node.input_gradient.median + node.weight_gradient.median);
+}
+
+// Halves a node, and moves the numbers of those after it. Profiles by module have one node each.
+void CutNode(Profile& profile, int module, const std::string& value) {
+  const auto at = static_cast<size_t>(module);
+  ProfileNode half = profile.nodes[at];
+  for (ProfileTime* time :
+       {&half.forward, &half.backward, &half.input_gradient, &half.weight_gradient}) {
+    time->median /= 2;
+    time->spread /= 2;
+  }
+  for (double* bytes : {&half.kept, &half.kept_for_weight, &half.peak, &half.forward_only_peak,
+                        &half.parameters, &half.trained, &half.buffers})
+    *bytes /= 2;
+  double sent = 0;  // the largest value that the module reads or makes goes between the halves
+  for (ProfileValue& each : profile.values) {
+    if (each.producer == module || std::count(each.consumers.begin(), each.consumers.end(), module))
+      sent = std::max(sent, each.bytes);
+    if (each.producer >= module) ++each.producer;
+    for (int& consumer : each.consumers) consumer += consumer > module;
+  }
+  for (ProfileShared& shared : profile.shared)
+    for (int& node : shared.nodes) node += node > module;
+  profile.nodes[at] = half;
+  profile.nodes.insert(profile.nodes.begin() + module, half);
+  for (size_t i = 0; i < profile.nodes.size(); ++i) profile.nodes[i].module = static_cast<int>(i);
+  profile.values.push_back({value, module, {module + 1}, sent, true});
+}
+
+}  // namespace
+
+TuneProblem CutModule(const TuneProblem& problem, int module) {
+  TuneProblem made = problem;
+  Manifest& manifest = made.manifest;
+  const std::string name = manifest.modules[static_cast<size_t>(module)].name + " half";
+  for (ValueInfo& value : manifest.values) {
+    if (value.producer >= module) ++value.producer;
+    for (int& consumer : value.consumers) consumer += consumer > module;
+  }
+  for (SharedWeight& shared : manifest.shared)
+    for (SharedWeight::Holder& holder : shared.holders) holder.module += holder.module > module;
+  ValueInfo between;
+  between.name = name;
+  between.producer = module;
+  between.consumers = {module + 1};
+  between.gradient = true;
+  const int id = static_cast<int>(manifest.values.size());
+  manifest.values.push_back(between);
+  ModuleInfo first = manifest.modules[static_cast<size_t>(module)];
+  first.outputs = {id};
+  first.held.clear();
+  ModuleInfo& second = manifest.modules[static_cast<size_t>(module)];
+  second.inputs = {id};
+  for (int input : first.inputs) {
+    ValueInfo& value = manifest.values[static_cast<size_t>(input)];
+    std::replace(value.consumers.begin(), value.consumers.end(), module + 1, module);
+  }
+  manifest.modules.insert(manifest.modules.begin() + module, first);
+  if (made.loss_module >= module) ++made.loss_module;
+  for (TuneProfile& profile : made.profiles) CutNode(profile.profile, module, name);
+  return made;
+}
+
+std::string WhatBinds(const TuneProblem& problem, const TuneCandidate& candidate) {
+  constexpr double kClearly = 0.05;  // of the step
+  if (candidate.busy >= (1 - kClearly) * candidate.step) return "compute";
+  if (StepWithLinks(problem, candidate, 1e9) <= (1 - kClearly) * candidate.step) return "links";
+  return candidate.recompute.empty() ? "order" : "memory";
+}
+
+std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate) {
+  std::vector<TuneHelp> help;
+  if (candidate.ranks > 1)
+    help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
+  const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
+  const auto slowest = std::max_element(
+      nodes.begin(), nodes.end(),
+      [](const ProfileNode& a, const ProfileNode& b) { return WorkOf(a) < WorkOf(b); });
+  // With the same ranks, threads and microbatches.
+  auto alike = [&](TuneProblem other) {
+    std::erase_if(other.profiles, [&](const TuneProfile& p) {
+      return p.ranks != candidate.ranks || p.profile.threads != candidate.threads ||
+             p.profile.microbatch != candidate.microbatch;
+    });
+    other.searched = false;
+    return other;
+  };
+  const TuneResult finer = SearchTune(CutModule(alike(problem), slowest->module), 1);
+  if (!finer.best.empty())
+    help.push_back({"a finer cut around " + slowest->name + ", the slowest module",
+                    std::min(candidate.step, finer.best.front().step)});
+  if (problem.memory < kNoLimit || !problem.machines.memory.empty()) {
+    TuneProblem free = problem;
+    free.memory = kNoLimit;
+    free.machines.memory.clear();
+    free.searched = false;
+    const TuneResult result = SearchTune(free, 1);
+    if (!result.best.empty())
+      help.push_back(
+          {"memory without a limit", std::min(candidate.step, result.best.front().step)});
+  }
+  std::stable_sort(help.begin(), help.end(),
+                   [](const TuneHelp& a, const TuneHelp& b) { return a.step < b.step; });
+  return help;
+}
+
+std::vector<TraceAction> TimelineOf(const TuneProblem& problem, const TuneCandidate& candidate) {
+  constexpr int64_t kActions = 50'000;  // what a picture can show
+  const auto stages = static_cast<int64_t>(candidate.conf.stage_to_ranks.size());
+  if (3 * stages * candidate.microbatches > kActions) return {};
+  const Costs costs = CostsOfConf(problem, ProfileOf(problem, candidate), candidate.conf);
+  Plan plan = OrderOfCandidate(candidate);
+  if (!HasTransfers(plan)) plan = Lower(plan, MakeStageGraph(problem.manifest, candidate.conf));
+  SimulateOptions options;
+  options.recompute.assign(static_cast<size_t>(stages), 0);
+  for (int stage : candidate.recompute) options.recompute[static_cast<size_t>(stage)] = 1;
+  return ActionsOf(plan, Simulate(plan, costs, options));
+}
+
+}  // namespace pipewright

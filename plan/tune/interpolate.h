@@ -1,0 +1,24 @@
+// Profiles of microbatch sizes that were not measured, from those that were.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "formats/profile/profile.h"
+
+namespace pipewright {
+
+// Returns the sizes to measure among `sizes`: the least, the largest, `own`, and in between at most
+// every second one.
+std::set<int64_t> SizesToMeasure(const std::set<int64_t>& sizes, int64_t own);
+
+// Returns the profile of `size` samples, between two of the same modules: every time and every
+// number of bytes is on a line through the two. `below` and `above` may be the same profile.
+Profile InterpolateProfile(const Profile& below, const Profile& above, int64_t size);
+
+// Returns the largest relative error of the time of all modules if each profile but the first and
+// the last is interpolated from its neighbors; -1 if there are fewer than three. `profiles` are
+// ascending by size.
+double InterpolationError(const std::vector<const Profile*>& profiles);
+
+}  // namespace pipewright

@@ -1,0 +1,19 @@
+// What would be enough where nothing fits in memory.
+#pragma once
+#include "plan/tune/search.h"
+
+namespace pipewright {
+
+struct TuneNeeds {
+  // The least memory of a rank, in bytes and within 1 %, with which a search of the same problem
+  // finds a candidate; 0 if it finds none with any memory.
+  double memory = 0;
+  // The fewest ranks with which it finds one within the problem's memory, with the profiles of the
+  // most ranks; 0 if it finds none with as many ranks as modules.
+  int ranks = 0;
+};
+
+// Runs the search with each number that it returns, and with about ten others.
+TuneNeeds FindNeeds(const TuneProblem& problem);
+
+}  // namespace pipewright

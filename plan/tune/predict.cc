@@ -1,0 +1,238 @@
+#include "plan/tune/predict.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/actions.h"
+#include "plan/lowering/lower.h"
+#include "plan/partition/io/stage_costs.h"
+#include "plan/schedules/schedule.h"
+#include "plan/simulate/measure.h"
+#include "plan/simulate/simulate.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr double kMicroseconds = 1e6;  // the unit of costs, per second
+
+LinkCosts LinkOf(const ProfileLink& link) {
+  return {link.latency * kMicroseconds, link.bytes_per_second / kMicroseconds};
+}
+
+// Divides times of stages by the speed of their ranks, and replaces the links.
+void UseMachines(const TuneMachines& machines, const Conf& conf, Costs& costs) {
+  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
+    for (int rank : conf.stage_to_ranks[s]) {
+      const double speed = machines.speeds[static_cast<size_t>(rank)];
+      if (speed == 1) continue;
+      StageCosts stage = costs.stages[s];
+      for (double* time : {&stage.F, &stage.I, &stage.W, &stage.B, &stage.step, &stage.recompute})
+        if (*time > 0) *time /= speed;
+      costs.stage_on_rank[{static_cast<int>(s), rank}] = stage;
+    }
+  costs.link = LinkOf(machines.between);
+  costs.links.clear();
+  const int ranks = CountRanks(conf);
+  for (int a = 0; a < ranks; ++a)
+    for (int b = 0; b < ranks; ++b) {
+      const int machine = machines.machine[static_cast<size_t>(a)];
+      if (a != b && machine == machines.machine[static_cast<size_t>(b)])
+        costs.links[{a, b}] = LinkOf(machines.within[static_cast<size_t>(machine)]);
+    }
+}
+
+// Returns the time in which the replicas of each stage exchange their gradients, on the rank that
+// takes longest, if they do it as a ring.
+double ExchangeTime(const Conf& conf, const Costs& costs) {
+  std::map<int, double> time;  // by rank
+  double longest = 0;
+  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s) {
+    const std::vector<int>& ranks = conf.stage_to_ranks[s];
+    const auto count = static_cast<double>(ranks.size());
+    if (count < 2) continue;
+    const double bytes = costs.stages[s].gradients / count;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const double hop = TransferTime(costs, ranks[r], ranks[(r + 1) % ranks.size()], bytes);
+      longest = std::max(longest, time[ranks[r]] += 2 * (count - 1) * hop);
+    }
+  }
+  return longest;
+}
+
+std::vector<char> Flags(const std::vector<int>& stages, size_t count) {
+  std::vector<char> flags(stages.empty() ? 0 : count, 0);
+  for (int stage : stages) flags[static_cast<size_t>(stage)] = 1;
+  return flags;
+}
+
+TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
+                             const std::string& schedule, const std::vector<int>& recompute) {
+  TuneCandidate candidate;
+  candidate.ranks = static_cast<int>(plan.ranks.size());
+  candidate.threads = prospect.profile.profile.threads;
+  candidate.microbatches = plan.microbatches;
+  candidate.microbatch = prospect.profile.profile.microbatch;
+  candidate.schedule = schedule;
+  candidate.recompute = recompute;
+  candidate.conf = prospect.conf;
+  SimulateOptions options;
+  options.recompute = Flags(recompute, prospect.conf.stage_to_ranks.size());
+  const Figures figures =
+      Measure(plan, prospect.costs, Simulate(plan, prospect.costs, options), options);
+  candidate.step = (figures.makespan + ExchangeTime(prospect.conf, prospect.costs)) / kMicroseconds;
+  for (const RankFigures& rank : figures.ranks) {
+    candidate.peak_bytes.push_back(rank.peak_bytes);
+    candidate.bubble = std::max(candidate.bubble, rank.bubble_rate(figures.makespan));
+    candidate.busy = std::max(candidate.busy, rank.busy / kMicroseconds);
+  }
+  return candidate;
+}
+
+Plan Lowered(const Prospect& prospect) {
+  if (HasTransfers(prospect.order)) return prospect.order;
+  return Lower(prospect.order, MakeStageGraph(prospect.problem.manifest, prospect.conf));
+}
+
+// Returns the stage of `rank` that frees most bytes for its time if it recomputes, too; -1 if none
+// frees any.
+int NextToRecompute(const Prospect& prospect, int rank, const std::vector<int>& recompute) {
+  int best = -1;
+  double most = 0;
+  for (int s = 0; s < static_cast<int>(prospect.conf.stage_to_ranks.size()); ++s) {
+    const std::vector<int>& ranks = prospect.conf.stage_to_ranks[static_cast<size_t>(s)];
+    const StageCosts& costs = CostsOf(prospect.costs, s, rank);
+    if (!std::count(ranks.begin(), ranks.end(), rank) || costs.recompute < 0 ||
+        std::count(recompute.begin(), recompute.end(), s))
+      continue;
+    const double worth = (costs.activation - costs.checkpoint) / std::max(costs.recompute, 1e-9);
+    if (worth > most) best = s, most = worth;
+  }
+  return best;
+}
+
+}  // namespace
+
+double LargestPeak(const TuneCandidate& candidate) {
+  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
+}
+
+double RankLimit(const TuneProblem& problem, int rank) {
+  const std::vector<double>& memory = problem.machines.memory;
+  return memory.empty() ? problem.memory
+                        : std::min(problem.memory, memory[static_cast<size_t>(rank)]);
+}
+
+bool Fits(const TuneProblem& problem, const TuneCandidate& candidate) {
+  for (size_t r = 0; r < candidate.peak_bytes.size(); ++r)
+    if (candidate.peak_bytes[r] > RankLimit(problem, static_cast<int>(r))) return false;
+  return true;
+}
+
+Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf) {
+  std::vector<int> stage_of;
+  for (const ProfileNode& node : profile.profile.nodes)
+    stage_of.push_back(conf.module_to_stage[static_cast<size_t>(node.module)]);
+  Costs costs =
+      ParseCosts(CostsOfStages(profile.profile, stage_of, problem.optimizer_state), "profile");
+  const size_t loss_module = problem.loss_module < 0 ? conf.module_to_stage.size() - 1
+                                                     : static_cast<size_t>(problem.loss_module);
+  StageCosts& last = costs.stages[static_cast<size_t>(conf.module_to_stage[loss_module])];
+  last.F += profile.loss_forward * kMicroseconds;
+  last.I += profile.loss_backward * kMicroseconds;
+  last.B += profile.loss_backward * kMicroseconds;
+  for (StageCosts& stage : costs.stages)
+    stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
+  if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);
+  return costs;
+}
+
+Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches) {
+  ScheduleOptions options;
+  options.of_run = true;
+  return MakeSchedule(schedule, ranks, static_cast<int>(conf.stage_to_ranks.size()), microbatches,
+                      conf.stage_to_ranks, options);
+}
+
+TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
+                           const std::vector<int>& recompute) {
+  return PredictLowered(prospect, Lowered(prospect), schedule, recompute);
+}
+
+TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule) {
+  const Plan plan = Lowered(prospect);
+  const TuneCandidate plain = PredictLowered(prospect, plan, schedule, {});
+  if (Fits(prospect.problem, plain) || !prospect.problem.recompute) return plain;
+  TuneCandidate candidate = plain;
+  // On every rank over its limit, one more stage recomputes.
+  for (;;) {
+    std::vector<int> more = candidate.recompute;
+    for (int rank = 0; rank < candidate.ranks; ++rank) {
+      if (candidate.peak_bytes[static_cast<size_t>(rank)] <= RankLimit(prospect.problem, rank))
+        continue;
+      if (const int stage = NextToRecompute(prospect, rank, more); stage >= 0)
+        more.push_back(stage);
+    }
+    if (more == candidate.recompute) break;
+    std::sort(more.begin(), more.end());
+    candidate = PredictLowered(prospect, plan, schedule, more);
+    if (Fits(prospect.problem, candidate)) break;
+  }
+  if (!Fits(prospect.problem, candidate))
+    return LargestPeak(candidate) < LargestPeak(plain) ? candidate : plain;
+  // Later stages may have made earlier ones needless.
+  constexpr int64_t kActions = 20'000'000;  // simulated at most
+  int64_t actions = 0, in_plan = 0;
+  for (const std::vector<Action>& rank : plan.ranks) in_plan += static_cast<int64_t>(rank.size());
+  for (int stage : std::vector<int>(candidate.recompute)) {
+    if ((actions += in_plan) > kActions) break;
+    std::vector<int> less = candidate.recompute;
+    std::erase(less, stage);
+    TuneCandidate other = PredictLowered(prospect, plan, schedule, less);
+    if (Fits(prospect.problem, other) && other.step <= candidate.step) candidate = std::move(other);
+  }
+  return candidate;
+}
+
+TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
+                      const std::string& schedule, int microbatches,
+                      const std::vector<int>& recompute) {
+  const Costs costs = CostsOfConf(problem, profile, conf);
+  const Plan order = OrderOfSchedule(conf, schedule, profile.ranks, microbatches);
+  return PredictOrder({problem, profile, conf, costs, order}, schedule, recompute);
+}
+
+double BoundOfConf(const Conf& conf, const Costs& costs, int microbatches, bool splits_backward) {
+  const size_t stages = conf.stage_to_ranks.size();
+  // Since stages are numbered along the values, the stages that one depends on come before it.
+  std::vector<double> before(stages, 0), after(stages, 0);
+  for (const auto& [ends, edge] : costs.edges) {
+    const auto from = static_cast<size_t>(ends.first), to = static_cast<size_t>(ends.second);
+    double forward = kNoLimit, backward = kNoLimit;  // on the fastest replica
+    for (int rank : conf.stage_to_ranks[from]) {
+      const StageCosts& c = CostsOf(costs, ends.first, rank);
+      forward = std::min(forward, c.F);
+      backward = std::min({backward, c.B, c.I + c.W});
+    }
+    before[to] = std::max(before[to], before[from] + forward);
+    if (edge.back > 0 && !splits_backward) after[to] = std::max(after[to], after[from] + backward);
+  }
+  std::map<int, std::vector<size_t>> held;  // by rank
+  for (size_t s = 0; s < stages; ++s)
+    for (int rank : conf.stage_to_ranks[s]) held[rank].push_back(s);
+  double bound = 0;
+  for (const auto& [rank, own] : held) {
+    double work = 0, head = kNoLimit, tail = kNoLimit;
+    for (size_t s : own) {
+      const StageCosts& c = CostsOf(costs, static_cast<int>(s), rank);
+      const int share = microbatches / static_cast<int>(conf.stage_to_ranks[s].size());
+      work += share * (c.F + std::min(c.B, c.I + c.W));
+      head = std::min(head, before[s]);
+      tail = std::min(tail, after[s]);
+    }
+    bound = std::max(bound, head + work + tail);
+  }
+  return bound / kMicroseconds;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,47 @@
+// Predicts the step time and the memory of one way to run a package.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/simulate/costs.h"
+#include "plan/tune/problem.h"
+
+namespace pipewright {
+
+// Returns the costs of the stages of `conf`, in microseconds and bytes: modules, links, loss and
+// optimizer, on the problem's machines.
+Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf);
+
+// Returns the order of a named schedule, of compute actions only. Throws Error if it is not defined
+// for these numbers.
+Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches);
+
+// What is to be predicted. `order` may have only compute actions, or be a whole plan.
+struct Prospect {
+  const TuneProblem& problem;
+  const TuneProfile& profile;
+  const Conf& conf;
+  const Costs& costs;  // CostsOfConf
+  const Plan& order;
+};
+
+// Predicts with these stages (ascending) recomputing. `schedule` is the name in the result.
+TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
+                           const std::vector<int>& recompute);
+
+// Predicts with as few stages recomputing as fit in memory: stages that free the most bytes for
+// their time first, then without those that turn out to be needless. None recompute if it does not
+// help.
+TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule);
+
+// Predicts a named schedule on a given conf. Throws Error if the schedule is not defined for these
+// numbers.
+TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
+                      const std::string& schedule, int microbatches,
+                      const std::vector<int>& recompute);
+
+// Returns a lower bound on a step in seconds: what the stages before a rank's first one take for a
+// microbatch, and the work of the rank. Each stage's microbatches are shared by its replicas.
+double BoundOfConf(const Conf& conf, const Costs& costs, int microbatches, bool splits_backward);
+
+}  // namespace pipewright

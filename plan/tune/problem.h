@@ -1,0 +1,82 @@
+// The problem of tuning: in which ways a package can run, at which costs. And one such way.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/conf.h"
+#include "formats/manifest.h"
+#include "formats/profile/profile.h"
+#include "plan/plan.h"
+#include "plan/simulate/lower_bound.h"
+#include "plan/tune/stage_order.h"
+
+namespace pipewright {
+
+// A profile of the package's modules, measured while `ranks` ranks ran at the same time.
+struct TuneProfile {
+  int ranks = 1;
+  Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
+  // What a job adds to the modules, in seconds: the loss of a microbatch, and the optimizer's step
+  // for each byte of trained parameters.
+  double loss_forward = 0, loss_backward = 0, step_per_byte = 0;
+};
+
+// Machines other than the profiled one, by rank. Empty vectors: as profiled.
+struct TuneMachines {
+  std::vector<double> speeds;  // of each rank; the profiled machine has 1
+  std::vector<double> memory;  // bytes
+  std::vector<int> machine;    // number of the rank's machine
+  // Within each machine, by number, and between any two: seconds and bytes per second. They replace
+  // the links of the profiles.
+  std::vector<ProfileLink> within;
+  ProfileLink between;
+};
+
+struct TuneProblem {
+  Manifest manifest;
+  std::vector<TuneProfile> profiles;  // one for each candidate (ranks, microbatch size, threads)
+  TuneMachines machines;
+  int64_t samples = 1;  // per step
+  // The job's own number of microbatches for its own size: they need not be of equal size.
+  int64_t microbatch_size = 0;
+  int microbatches = 0;
+  int loss_module = -1;             // computes what the loss is of; -1: the last
+  double optimizer_state = 0;       // bytes for each byte of trained parameters
+  double memory = kNoLimit;         // bytes that the tensors of a rank may take
+  bool recompute = true;            // recompute stages where a schedule does not fit otherwise
+  bool replicas = true;             // allow schedules that run a stage on several ranks
+  bool searched = true;             // search for orders (zb-auto), too
+  std::optional<StageOrder> order;  // only schedules whose stages all have this order
+  // At most this many of the best may have the same ranks, threads and microbatches: they differ
+  // less than predictions err.
+  size_t alike = 1 << 30;
+};
+
+struct TuneCandidate {
+  int ranks = 1, threads = 1;
+  int microbatches = 1;
+  int64_t microbatch = 1;  // samples of the largest
+  std::string schedule;
+  Plan plan;                   // of a schedule that is not made by its name; without ranks: it is
+  std::vector<int> recompute;  // stages, ascending
+  std::string body;            // of all modules, as in a job; empty: the job's
+  Conf conf;
+  double step = 0;                 // predicted seconds
+  double busy = 0;                 // seconds that the busiest rank computes
+  double bound = 0;                // lower bound of the step that its search used; 0: none
+  double bubble = 0;               // the idle share of the rank with the most idle time, 0 to 1
+  std::vector<double> peak_bytes;  // by rank
+};
+
+// Returns the memory of the rank that takes most, in bytes.
+double LargestPeak(const TuneCandidate& candidate);
+
+// Returns the limit of a rank: the problem's, or that of its machine if that is less.
+double RankLimit(const TuneProblem& problem, int rank);
+
+// Returns true if every rank is within its limit.
+bool Fits(const TuneProblem& problem, const TuneCandidate& candidate);
+
+}  // namespace pipewright

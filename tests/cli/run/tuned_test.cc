@@ -1,0 +1,35 @@
+// What --tune refuses before it looks for a result.
+#include "cli/run/tuned.h"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tests/error_text.h"
+
+namespace pipewright {
+namespace {
+
+TEST(Tuned, RefusesWhatItChooses) {
+  RunOptions run;
+  run.schedule = "gpipe";
+  UseTuned(run);  // without --tune, it changes nothing
+  EXPECT_EQ(run.schedule, "gpipe");
+  CLI::App app;
+  AddTune(app);
+  app.parse("--tune");
+  EXPECT_EQ(ErrorOf([&] { UseTuned(run); }),
+            "--tune: chooses conf and schedule\n  leave out --conf, --device-map and --schedule");
+  run.schedule.clear();
+  run.set = {"optimizer.lr=1", "threads=2"};
+  EXPECT_EQ(ErrorOf([&] { UseTuned(run); }),
+            "--set threads=2: --tune depends on it\n  write it into the job");
+  run.set.clear();
+  EXPECT_EQ(
+      ErrorOf([&] { UseTuned(run); }),
+      "--tune: needs to start the ranks itself\n  start pipewright-run without mpirun, with -n "
+      "N or --in-process N");
+}
+
+}  // namespace
+}  // namespace pipewright

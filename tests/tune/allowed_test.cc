@@ -1,0 +1,93 @@
+// What a job lets tune change.
+#include "tune/allowed.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "tests/error_text.h"
+#include "tune/own_run.h"
+
+namespace pipewright {
+namespace {
+
+// One input whose first dimension is `batch`: a number, or a symbol from 2 to 64.
+Manifest Model(const std::string& batch) {
+  Manifest manifest;
+  ValueInfo value;
+  value.name = "x";
+  value.shape = {batch, "6"};
+  manifest.values = {value};
+  manifest.inputs = {0};
+  manifest.symbols["s0"] = {2, 64};
+  return manifest;
+}
+
+Job JobOf(int microbatches, int64_t size) {
+  Job job;
+  job.microbatches = microbatches, job.microbatch_size = size;
+  return job;
+}
+
+std::set<int64_t> Sizes(const TuneRequest& request, const std::string& batch, const Job& job,
+                        const std::vector<WrittenBuffer>& written = {}) {
+  std::vector<std::string> notes;
+  const std::set<int64_t> sizes = MicrobatchSizes(request, Model(batch), written, job, notes);
+  EXPECT_EQ(notes.empty(), sizes.size() > 1);
+  return sizes;
+}
+
+TEST(TuneAllowed, SizesOfMicrobatches) {
+  const TuneRequest request;
+  EXPECT_EQ(SamplesOf(JobOf(4, 3)), 12);
+  EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3)), (std::set<int64_t>{2, 3, 4, 8, 12}));
+  EXPECT_EQ(Sizes(request, "s0", JobOf(32, 3)), (std::set<int64_t>{2, 3, 4, 8, 16, 32, 64}));
+  TuneRequest exact;
+  exact.exact = true;
+  EXPECT_EQ(Sizes(exact, "s0", JobOf(4, 3)), (std::set<int64_t>{3}));
+  EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3), {{"mean", true}}), (std::set<int64_t>{3}));
+  TuneRequest change;
+  change.change_microbatch = true;
+  EXPECT_EQ(Sizes(change, "s0", JobOf(1, 4), {{"mean", true}}), (std::set<int64_t>{2, 4}));
+  Job computes = JobOf(4, 3);
+  computes.losses[0].kind = LossJob::kOutput;
+  EXPECT_EQ(Sizes(request, "s0", computes), (std::set<int64_t>{3}));
+}
+
+TEST(TuneAllowed, Replicas) {
+  TuneProblem problem;
+  std::vector<std::string> notes;
+  LimitCandidates({}, {}, JobOf(2, 1), problem, notes);
+  EXPECT_TRUE(problem.replicas);
+  Job merges = JobOf(2, 1);
+  merges.merge_buffers = true;
+  LimitCandidates({}, {{"mean", true}}, merges, problem, notes);
+  EXPECT_TRUE(problem.replicas);
+  EXPECT_TRUE(notes.empty());
+  LimitCandidates({}, {{"mean", false}}, merges, problem, notes);
+  EXPECT_FALSE(problem.replicas);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("forward writes to mean"), std::string::npos) << notes[0];
+}
+
+TEST(TuneAllowed, ExactRefusesStepsThatOverlap) {
+  TuneRequest request;
+  request.exact = true;
+  Job job = JobOf(2, 1);
+  job.schedule = "pipedream";
+  TuneProblem problem;
+  std::vector<std::string> notes;
+  EXPECT_EQ(ErrorOf([&] { LimitCandidates(request, {}, job, problem, notes); }),
+            "--exact: the steps of pipedream overlap, and no other schedule has its results\n  "
+            "leave out --exact, or tune a job with another schedule");
+}
+
+TEST(TuneAllowed, TheOwnRunNeedsAPackage) {
+  TuneRequest request;
+  request.package = "/no/package", request.output = "/no", request.ranks = 2;
+  EXPECT_THROW(OwnRun(request, JobOf(2, 1), Model("s0")), Error);
+}
+
+}  // namespace
+}  // namespace pipewright

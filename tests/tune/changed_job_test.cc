@@ -1,0 +1,55 @@
+// The jobs of candidates read the same data.
+#include "tune/changed_job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "tests/temp_folder.h"
+
+namespace pipewright {
+namespace {
+
+std::string File(const std::string& name, const std::string& text) {
+  std::ofstream(TempPath(name)) << text;
+  return TempPath(name);
+}
+
+TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
+  std::filesystem::create_directories(TempPath("jobs/tuned"));
+  const std::string from = File("jobs/job.json",
+                                "{\"data\": {\"tokens\": [\"a.bin\", \"../b.bin\"], \"arrays\": "
+                                "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
+                                "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
+                                "\"microbatch_size\": 4, \"epochs\": 2, \"save\": "
+                                "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
+                                "{\"to\": \"c\", \"every\": 2}}");
+  const std::string to = TempPath("jobs/tuned/job.json");
+  const Json job = ParseJson(ChangedJob(from, to, {"1f1b", 8, 32}), to);
+  const auto target = std::filesystem::path(to).parent_path();
+  EXPECT_EQ(job["data"]["tokens"], Json({"../a.bin", "../../b.bin"}));
+  const std::string absolute = job["data"]["arrays"]["x"];
+  EXPECT_EQ((target / absolute).lexically_normal(), "/abs/c.npy");
+  EXPECT_EQ(job["data"]["length"], 8);
+  EXPECT_EQ(job["schedule"], "1f1b");
+  EXPECT_EQ(job["microbatches"], 8);
+  EXPECT_EQ(job["minibatch_size"], 32);
+  EXPECT_EQ(job["epochs"], 2);
+  EXPECT_EQ(job["save"], "../w.safetensors");
+  EXPECT_EQ(job["metrics"], "/dev/stdout");
+  EXPECT_EQ(job["checkpoint"]["to"], "../c");
+  EXPECT_EQ(job["checkpoint"]["every"], 2);
+  for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;
+  for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
+    EXPECT_FALSE(job.contains(gone)) << gone;
+  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, {0, 2}}), to)["recompute"]["stages"],
+            Json({0, 2}));
+  const Json other = ParseJson(ChangedJob(from, to, {"plan.csv", 1, 1, {}, 2, "lists"}), to);
+  EXPECT_EQ(other["threads"], 2);
+  EXPECT_EQ(other["body"], "lists");
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,48 @@
+// Measurements are used again on the same machine, for the same code only.
+#include "tune/kept.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/temp_folder.h"
+
+namespace pipewright {
+namespace {
+
+TEST(TuneKept, OnlyForTheSameMachineAndCode) {
+  KeptMeasurements kept = {{TempPath("kept")}, "a machine", "a hash"};
+  EXPECT_EQ(ReadKept(kept, "one", 1), std::nullopt);
+  ASSERT_TRUE(WriteKept(kept, "one", 5, {{"F", 1.5}}));
+  EXPECT_EQ(ReadKept(kept, "one", 5), Json({{"F", 1.5}}));
+  EXPECT_EQ(ReadKept(kept, "two", 5), std::nullopt);
+  EXPECT_EQ(ReadKept(kept, "one", 6), std::nullopt) << "fewer repetitions than asked";
+  KeptMeasurements other = kept;
+  other.machine = "another";
+  EXPECT_EQ(ReadKept(other, "one", 1), std::nullopt);
+  other = kept;
+  other.code = "another";
+  EXPECT_EQ(ReadKept(other, "one", 1), std::nullopt);
+  std::ofstream(TempPath("kept/one.json")) << "damaged";
+  EXPECT_EQ(ReadKept(kept, "one", 1), std::nullopt);
+}
+
+// A file stands where the first folder would be.
+TEST(TuneKept, UsesTheFolderThatCanBeWritten) {
+  std::ofstream(TempPath("file")) << "";
+  const KeptMeasurements kept = {{TempPath("file/a"), TempPath("kept2")}, "m", "h"};
+  EXPECT_TRUE(WriteKept(kept, "one", 1, 7));
+  EXPECT_TRUE(std::filesystem::exists(TempPath("kept2/one.json")));
+  EXPECT_EQ(ReadKept(kept, "one", 1), Json(7));
+  EXPECT_FALSE(WriteKept({{TempPath("file/a")}, "m", "h"}, "one", 1, 7));
+}
+
+TEST(TuneKept, KnowsTheMachine) {
+  EXPECT_GE(CoresHere(), 1);
+  EXPECT_NE(MachineName().find("core"), std::string::npos) << MachineName();
+  EXPECT_GT(BusySeconds(), 0);
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,95 @@
+// Rows of candidates, in order and as a table.
+#include "tune/result.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/table.h"
+
+#include "tests/plan/tune/chain.h"
+#include "tune/page.h"
+#include "tune/rounds.h"
+#include "tune/tune.h"
+
+namespace pipewright {
+namespace {
+
+TuneRow Row(double predicted, std::vector<double> steps, const std::string& failure = "") {
+  TuneRow row;
+  row.candidate.schedule = "gpipe";
+  row.candidate.step = predicted;
+  row.candidate.microbatches = 4, row.candidate.microbatch = 8;
+  row.candidate.conf.stage_to_ranks = {{0}};
+  row.candidate.peak_bytes = {1024, 2048};
+  row.steps = std::move(steps);
+  row.failure = failure;
+  return row;
+}
+
+// The median counts, not the best round; what was not measured comes after what was.
+TEST(TuneResult, MeasuredRowsComeFirst) {
+  std::vector<TuneRow> rows = {Row(1, {}, "no memory"), Row(2, {}), Row(1, {}), Row(9, {0.5, 7, 8}),
+                               Row(9, {5, 6, 5})};
+  SortRows(rows);
+  std::vector<double> order;
+  for (const TuneRow& row : rows)
+    order.push_back(row.steps.empty() ? row.candidate.step : row.steps[0]);
+  EXPECT_EQ(order, (std::vector<double>{5, 0.5, 1, 2, 1}));
+  EXPECT_EQ(rows.back().failure, "no memory");
+}
+
+TEST(TuneResult, TableAndReport) {
+  TuneOutcome outcome;
+  outcome.rows = {Row(0.0105, {0.011, 0.012, 0.010}), Row(0.5, {}, "no memory")};
+  outcome.rows[1].as_given = true;
+  outcome.found.pruned = 3;
+  outcome.notes = {"a note"};
+  const std::string table = FormatTable(TuneCells(outcome.rows, false));
+  for (const char* text :
+       {"10.5 ms", "11.0 ms", "10.0 ms - 12.0 ms", "4 of 8", "2 KiB", "failed", "as given"})
+    EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
+  const Json report = TuneReport(outcome, false);
+  EXPECT_EQ(report["candidates"][0]["measured"], Json({0.011, 0.012, 0.010}));
+  EXPECT_FALSE(report["candidates"][0].contains("failure"));
+  EXPECT_EQ(report["candidates"][1]["failure"], "no memory");
+  EXPECT_EQ(report["pruned"], 3);
+  EXPECT_EQ(report["notes"], Json({"a note"}));
+}
+
+TEST(TuneResult, StartLine) {
+  TuneRequest request;
+  request.package = "m.pkg", request.output = "out";
+  TuneOutcome outcome;
+  outcome.rows = {Row(1, {})};
+  outcome.rows[0].candidate.ranks = 3;
+  EXPECT_EQ(StartLine(request, outcome),
+            "pipewright-run -n 3 train m.pkg out/job.json --conf out/conf.json");
+}
+
+TEST(TuneResult, PageShowsTwoTimelines) {
+  const TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 8);
+  TuneOutcome outcome;
+  outcome.found = SearchTune(problem, 100);
+  for (const TuneCandidate& candidate : outcome.found.best)
+    if (candidate.ranks == 2) {
+      outcome.rows.emplace_back();
+      outcome.rows.back().candidate = candidate;
+    }
+  ASSERT_GE(outcome.rows.size(), 2u);
+  outcome.notes = {"<a> & b"};
+  outcome.help = {{"links twice as fast", outcome.rows[0].candidate.step / 2}};
+  TuneRequest request;
+  request.package = "m.pkg";
+  const std::string page = TunePage(request, problem, outcome, "start --it");
+  for (const char* text : {"start --it", "&lt;a&gt; &amp; b", "links twice as fast", "50.0 %",
+                           "winner", "candidate ", "<svg", "predicted"})
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+  EXPECT_EQ(page.find("estimate"), std::string::npos);
+  request.machines = "m.json";
+  EXPECT_NE(TunePage(request, problem, outcome, "").find("Every figure is an estimate for m.json"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,42 @@
+// Programs that fail, and profiles of sizes that a model refuses.
+#include "tune/runs.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "tests/error_text.h"
+#include "tests/temp_folder.h"
+#include "tune/profiles.h"
+
+namespace pipewright {
+namespace {
+
+// The programs are in another folder than this test.
+TEST(TuneRuns, SayWhichProgramFailed) {
+  TuneRun run{"m.pkg", "job.json", "conf.json", 2, true, 3};
+  const std::string said = ErrorOf([&] { MeasureStep(run, "m.jsonl", TuneBudget()); });
+  EXPECT_NE(said.find("pipewright-run --color never --in-process 2 train m.pkg job.json --conf "
+                      "conf.json --steps 9 --metrics m.jsonl --quiet"),
+            std::string::npos)
+      << said;
+}
+
+TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
+  TuneRequest request;
+  request.package = "m.pkg", request.output = TempPath("out"), request.ranks = 2;
+  request.quiet = true;
+  std::filesystem::create_directories(request.output);
+  Job job;
+  job.microbatch_size = 4;
+  TuneProblem problem;
+  problem.manifest.modules.resize(2);
+  std::vector<std::string> notes;
+  EXPECT_THROW(MeasureProfiles(request, job, {{4}, 2}, TuneBudget(), problem, notes), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(request.output));
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,74 @@
+// Which results of tune a run may use, and why not others.
+#include "tune/saved.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "tests/error_text.h"
+#include "tests/temp_folder.h"
+
+namespace pipewright {
+namespace {
+
+void Write(const std::string& name, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(TempPath(name)).parent_path());
+  std::ofstream(TempPath(name)) << text;
+}
+
+Json KeyOf(const std::string& job, int ranks, const std::string& memory = "") {
+  Job read;
+  read.path = "job.json", read.text = job;
+  return TunedKey({TempPath("m.pkg"), ranks, "", memory}, read, Manifest());
+}
+
+TEST(TunedResults, AreFoundByTheirKey) {
+  Write("m.pkg/manifest.json", "{}");
+  const Json key = KeyOf(R"({"steps": 1, "threads": 2})", 2);
+  EXPECT_EQ(key, KeyOf(R"({"steps": 9, "threads": 2, "save": "x"})", 2));
+  EXPECT_NE(key, KeyOf(R"({"threads": 3})", 2));
+  const std::string root = TempPath("tuned"), folder = TunedFolder(root, key);
+  EXPECT_FALSE(IsTuned(folder, key));
+  EXPECT_EQ(OtherTuned(root, key), "");
+  CreateFolders(folder);
+  for (const char* name : {"/job.json", "/conf.json"}) std::ofstream(folder + name) << "{}";
+  EXPECT_FALSE(IsTuned(folder, key)) << "it is not complete";
+  WriteTunedKey(folder, key);
+  EXPECT_TRUE(IsTuned(folder, key));
+  EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 4)), folder + " is for ranks 2, not 4");
+  EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 3})", 2, "1GB")),
+            folder + " is for another job, and for memory \"\", not \"1GB\"");
+  Write("m.pkg/manifest.json", "{ }");
+  EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
+}
+
+TEST(TunedResults, CheckpointsKnowTheirs) {
+  const std::string job =
+      R"({"data": {}, "schedule": "1f1b", "microbatches": 2, "minibatch_size": 8, "steps": 4})";
+  Write("result/job.json", job);
+  Write("result/conf.json", "2");
+  const std::string checkpoints = TempPath("checkpoints");
+  EXPECT_EQ(RecordedTuned(checkpoints), "");
+  RecordTuned(checkpoints, TempPath("result"));
+  EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
+  Write("given.json", R"({"data": {}, "microbatches": 8, "microbatch_size": 1, "steps": 9})");
+  RenewTunedJob(TempPath("result"), TempPath("given.json"));
+  const Json renewed = ReadJson(TempPath("result/job.json"));
+  EXPECT_EQ(renewed["steps"], 9);
+  EXPECT_EQ(renewed["microbatches"], 2);
+  EXPECT_EQ(renewed["minibatch_size"], 8);
+  EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result")) << "the choices are the same";
+  Write("result/conf.json", "3");
+  EXPECT_EQ(ErrorOf([&] { RecordedTuned(checkpoints); }),
+            TempPath("result") + ": has changed since the checkpoints in " + checkpoints +
+                " were made with it\n  restore it, or resume without --tune");
+  std::filesystem::remove(TempPath("result/job.json"));
+  EXPECT_NE(ErrorOf([&] { RecordedTuned(checkpoints); }).find("is missing"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,112 @@
+#include "tune/allowed.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/run/run_plan.h"
+#include "tune/own_run.h"
+
+namespace pipewright {
+
+namespace {
+
+// Returns why results depend on the size of microbatches, or "" if they do not.
+std::string WhyMicrobatchStays(const std::vector<WrittenBuffer>& written, const Job& job) {
+  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
+  for (const LossJob& loss : job.losses)
+    if (loss.kind == LossJob::kOutput)
+      return "the model computes its loss, which need not be a mean over samples";
+  return "";
+}
+
+// Returns why replicas of a stage would compute something else than the stage on one rank, by more
+// than rounding, or "" if they do not.
+std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& job) {
+  for (const WrittenBuffer& buffer : written)
+    if (!job.merge_buffers || !buffer.merges)
+      return "forward writes to " + buffer.name +
+             ", and each replica would keep that of its own microbatches" +
+             (buffer.merges ? " (\"buffers\": \"merge\" in the job may allow them)" : "");
+  return "";
+}
+
+// Returns the least and the largest number of samples that the inputs allow.
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
+  std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
+  for (int input : manifest.inputs) {
+    const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
+    if (value.shape.empty()) continue;
+    const std::string& first = value.shape[0];
+    if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
+      range = {std::max(range.first, symbol->second.first),
+               std::min(range.second, symbol->second.second)};
+    else if (first.find_first_not_of("0123456789") == std::string::npos)
+      range = {std::max<int64_t>(range.first, std::stoll(first)),
+               std::min<int64_t>(range.second, std::stoll(first))};
+  }
+  return range;
+}
+
+// Returns the order of the stages in the job's own run.
+StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
+  const std::optional<StageOrder> order = OrderOfStages(OwnRun(request, job, manifest).plan);
+  if (!order)
+    throw Error("--exact",
+                "the stages of " + job.plan +
+                    " add gradients in different orders, so that results depend on the cut",
+                "leave out --exact, or tune a job with another schedule");
+  return *order;
+}
+
+// Returns true if a stage runs on one rank, which adds gradients in the order of the microbatches.
+bool IsUsual(const StageOrder& order) {
+  return order.size() == 1 && std::is_sorted(order[0].additions.begin(), order[0].additions.end());
+}
+
+}  // namespace
+
+int64_t SamplesOf(const Job& job) {
+  return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
+}
+
+std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
+                                  const std::vector<WrittenBuffer>& written, const Job& job,
+                                  std::vector<std::string>& notes) {
+  std::set<int64_t> sizes = {job.microbatch_size};
+  std::string why = WhyMicrobatchStays(written, job);
+  if (request.exact) why = "--exact keeps the results bitwise identical";
+  if (!why.empty() && !request.change_microbatch) {
+    notes.push_back("the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " +
+                    why + (request.exact ? "" : " (--change-microbatch changes it anyway)"));
+    return sizes;
+  }
+  const auto [least, most] = SamplesAllowed(manifest);
+  for (int64_t size = 1; size <= SamplesOf(job); size *= 2)
+    if (size >= least && size <= most) sizes.insert(size);
+  if (SamplesOf(job) >= least && SamplesOf(job) <= most) sizes.insert(SamplesOf(job));
+  return sizes;
+}
+
+void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
+                     const Job& job, TuneProblem& problem, std::vector<std::string>& notes) {
+  if (!request.exact) {
+    const std::string why = WhyNoReplicas(written, job);
+    problem.replicas = why.empty();
+    if (!why.empty()) notes.push_back("schedules with replicas are left out: " + why);
+    return;
+  }
+  if (IsAsynchronous(job))
+    throw Error("--exact",
+                "the steps of " + job.schedule + " overlap, and no other schedule has its results",
+                "leave out --exact, or tune a job with another schedule");
+  // Gradients are added in the order of the microbatches, whatever the schedule.
+  if (job.exact_reduce && written.empty()) return;
+  problem.order = OwnOrder(request, job, problem.manifest);
+  if (!IsUsual(*problem.order))
+    notes.push_back("--exact leaves out all schedules that add gradients in another order than " +
+                    (job.plan.empty() ? job.schedule : job.plan));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,29 @@
+// What of a job may change without changing its results by more than rounding, or at all.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+#include "formats/written_buffer.h"
+#include "plan/tune/search.h"
+#include "tune/request.h"
+
+namespace pipewright {
+
+// Returns the samples of a minibatch.
+int64_t SamplesOf(const Job& job);
+
+// Returns the sizes of microbatches to choose from: the job's, powers of two, and a whole
+// minibatch. Adds a note if only the job's is allowed.
+std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
+                                  const std::vector<WrittenBuffer>& written, const Job& job,
+                                  std::vector<std::string>& notes);
+
+// Limits the candidates of `problem` to those with the job's results. Notes what is left out.
+// Throws Error if --exact allows none.
+void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
+                     const Job& job, TuneProblem& problem, std::vector<std::string>& notes);
+
+}  // namespace pipewright

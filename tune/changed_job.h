@@ -1,0 +1,22 @@
+// The job file of a candidate.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+// Returns the text of the job file `from` for the path `to`, with another schedule (a name, or a
+// plan file in the same folder), microbatches, recomputation, threads and bodies, but the same
+// samples in a step. Paths, which are relative to the job's folder, name the same files.
+struct JobChanges {
+  std::string schedule;
+  int microbatches = 1;
+  int64_t samples = 1;
+  std::vector<int> recompute = {};  // stages
+  int threads = 0;                  // per rank; 0: as in the job
+  std::string body = "";            // of modules; empty: as in the job
+};
+std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes);
+
+}  // namespace pipewright

@@ -1,0 +1,85 @@
+#include "tune/kept.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "base/size.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+int CoresHere() {
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof mine, &mine) == 0) return CPU_COUNT(&mine);
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::string MachineName() {
+  std::string name = "unknown processor";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) {
+      name = line.substr(line.find(':') + 2);
+      break;
+    }
+  const auto memory =
+      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return name + ", " + Counted(CoresHere(), "core") + ", " + SizeText(memory);
+}
+
+double BusySeconds() {
+  std::ifstream file("/proc/stat");
+  std::string cpu;
+  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0;
+  if (!(file >> cpu >> user >> nice >> system >> idle >> wait >> irq >> softirq)) return 0;
+  return (user + nice + system + irq + softirq) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+KeptMeasurements KeptFor(const std::string& package, const Manifest& manifest,
+                         const std::string& output) {
+  std::string code = ReadFile(package + "/manifest.json");
+  for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
+  std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
+  // A package in the output folder is temporary.
+  if (package.starts_with(output + "/")) folders.erase(folders.begin());
+  return {folders, MachineName(), HexHash(code)};
+}
+
+std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat) {
+  for (const std::string& folder : kept.folders) {
+    try {
+      const Json file = ReadJson(folder + "/" + name + ".json");
+      if (file.at("machine") == kept.machine && file.at("code") == kept.code &&
+          file.at("repeat") >= repeat)
+        return file.at("measured");
+    } catch (const std::exception&) {
+      // It is missing or damaged, and is measured again.
+    }
+  }
+  return std::nullopt;
+}
+
+bool WriteKept(const KeptMeasurements& kept, const std::string& name, int repeat,
+               const Json& measured) {
+  const Json file = {
+      {"machine", kept.machine}, {"code", kept.code}, {"repeat", repeat}, {"measured", measured}};
+  for (const std::string& folder : kept.folders) {
+    try {
+      CreateFolders(folder);
+      WriteFile(folder + "/" + name + ".json", FormatJson(file));
+      return true;
+    } catch (const Error&) {
+      // The next folder may be writable.
+    }
+  }
+  return false;
+}
+
+}  // namespace pipewright

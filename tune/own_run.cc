@@ -1,0 +1,30 @@
+#include "tune/own_run.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "plan/schedules/schedule.h"
+#include "tune/temporary_file.h"
+
+namespace pipewright {
+
+RunPlan OwnRun(const TuneRequest& request, const Job& job, const Manifest& manifest) {
+  try {
+    RunPlan run = MakeRunPlan(request.package, "", job, 0, false);
+    if (CountRanks(run.conf) <= request.ranks) return run;
+  } catch (const Error&) {
+    // Another conf may fit.
+  }
+  const std::string schedule = job.plan.empty() ? job.schedule : Job().schedule;
+  const int modules = static_cast<int>(manifest.modules.size()),
+            ranks = std::min(request.ranks, modules),
+            stages = std::min(DefaultStages(schedule, ranks), modules);
+  Conf conf = GroupModules(modules, stages);
+  conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
+  const TemporaryFile file = {request.output + "/own_conf.json"};
+  WriteFile(file.path, WriteConf(conf));
+  return MakeRunPlan(request.package, file.path, job, 0, false);
+}
+
+}  // namespace pipewright

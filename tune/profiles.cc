@@ -1,0 +1,239 @@
+#include "tune/profiles.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/profile/profile.h"
+#include "plan/tune/interpolate.h"
+#include "tune/runs.h"
+#include "tune/temporary_file.h"
+
+namespace pipewright {
+
+namespace {
+
+struct Point {
+  int ranks = 1, threads = 1;
+  int64_t size = 1;
+  auto operator<=>(const Point&) const = default;
+};
+
+constexpr double kDisturbing = 0.2;  // cores that other programs use
+
+using Profiles = std::map<Point, Profile>;
+
+// The state of measuring one profile after the other.
+struct Measuring {
+  const TuneRequest& request;
+  const Job& job;
+  const TuneBudget& budget;
+  TuneProblem& problem;
+  std::vector<std::string>& notes;
+  KeptMeasurements kept;
+  Profiles profiles = {};
+  std::set<int64_t> refused = {};  // sizes
+  int reused = 0, measured = 0;
+  double busiest = 0;  // most cores that others used during a measurement that counts
+};
+
+// Modules are on as many ranks as there are modules at most; the others hold replicas.
+int RanksWithModules(const TuneProblem& problem, int ranks) {
+  return std::min(ranks, static_cast<int>(problem.manifest.modules.size()));
+}
+
+std::string PointText(const Point& point) {
+  return Counted(point.ranks, "rank") + " of " + Counted(point.threads, "thread") +
+         ", microbatches of " + Counted(point.size, "sample");
+}
+
+// Measures once more, later, if other programs disturb. Returns none if the budget is over.
+// `others` gets the number of cores that those used.
+std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double& others) {
+  const TemporaryFile conf = {state.request.output + "/profile_conf.json"};
+  const int modules = static_cast<int>(state.problem.manifest.modules.size());
+  WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
+  const ProfileRun run = {state.request.package, conf.path,  point.ranks,
+                          point.threads,         point.size, state.request.repeat};
+  std::optional<std::string> text = MeasureProfile(run, state.budget, others);
+  if (text && others > kDisturbing) {
+    char line[120];
+    std::snprintf(line, sizeof line, "warning: other programs use %.1f cores; measuring again",
+                  others);
+    Say(state.request, line);
+    double again = 0;
+    const std::optional<std::string> second = MeasureProfile(run, state.budget, again);
+    if (second && again < others) text = second, others = again;
+  }
+  if (!text) return std::nullopt;
+  return ParseProfile(*text, "pipewright profile");
+}
+
+// Gets a profile that an earlier tune measured, or measures it. Returns false if the budget is
+// over.
+bool GetPoint(Measuring& state, const Point& point) {
+  const std::string name = "profile-" + std::to_string(point.ranks) + "-ranks-" +
+                           std::to_string(point.threads) + "-threads-" +
+                           std::to_string(point.size) + "-samples";
+  if (const auto kept = ReadKept(state.kept, name, state.request.repeat)) {
+    state.profiles[point] = ParseProfile(kept->at("profile").dump(), name);
+    state.busiest = std::max(state.busiest, kept->at("others").get<double>());
+    ++state.reused;
+    return true;
+  }
+  if (state.budget.IsOver()) return false;
+  double others = 0;
+  const std::optional<Profile> profile = MeasurePoint(state, point, others);
+  if (!profile) return false;
+  ++state.measured;
+  state.profiles[point] = *profile;
+  state.busiest = std::max(state.busiest, others);
+  WriteKept(state.kept, name, state.request.repeat,
+            {{"profile", ParseJson(WriteProfile(*profile), name)}, {"others", others}});
+  return true;
+}
+
+// Returns the points in the order of measuring: the job's own first, so that it is there however
+// short the budget is.
+std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
+  std::set<int> counts = RankCounts(state.request);
+  counts.insert(own_ranks);
+  if (!state.problem.machines.speeds.empty()) counts = {1};
+  std::vector<Point> points;
+  for (int ranks : counts)
+    for (int threads : ThreadCounts(state.request, state.job, ranks, CoresHere()))
+      for (int64_t size : SizesToMeasure(sizes, state.job.microbatch_size)) {
+        const Point point = {RanksWithModules(state.problem, ranks), threads, size};
+        if (!std::count(points.begin(), points.end(), point)) points.push_back(point);
+      }
+  std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
+    return point.size == state.job.microbatch_size;
+  });
+  std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
+    return point.size == state.job.microbatch_size && point.threads == state.job.threads &&
+           point.ranks == RanksWithModules(state.problem, own_ranks);
+  });
+  return points;
+}
+
+// Adds the profiles of one number of ranks and threads to the problem: `sizes` between those there.
+void AddProfiles(Measuring& state, int ranks, int threads, const std::set<int64_t>& sizes) {
+  // Profiles for other machines are of one rank.
+  const int measured_on =
+      state.problem.machines.speeds.empty() ? RanksWithModules(state.problem, ranks) : 1;
+  std::vector<const Profile*> known;
+  for (const auto& [point, profile] : state.profiles)
+    if (point.ranks == measured_on && point.threads == threads) known.push_back(&profile);
+  for (int64_t size : sizes) {
+    const Profile *below = nullptr, *above = nullptr;
+    for (const Profile* each : known) {
+      if (each->microbatch <= size) below = each;
+      if (each->microbatch >= size && !above) above = each;
+    }
+    if (below && above && !state.refused.count(size))
+      state.problem.profiles.push_back({ranks, InterpolateProfile(*below, *above, size)});
+  }
+}
+
+void NoteInterpolation(Measuring& state, size_t sizes) {
+  double error = -1;
+  std::map<std::pair<int, int>, std::vector<const Profile*>> curves;
+  for (const auto& [point, profile] : state.profiles)
+    curves[{point.ranks, point.threads}].push_back(&profile);
+  size_t measured = 0;
+  for (const auto& [where, curve] : curves) {
+    measured = std::max(measured, curve.size());
+    error = std::max(error, InterpolationError(curve));
+  }
+  if (measured >= sizes) return;
+  char text[200];
+  if (error < 0)
+    std::snprintf(text, sizeof text,
+                  "%zu of %zu sizes of microbatches were measured, the others are interpolated",
+                  measured, sizes);
+  else
+    std::snprintf(text, sizeof text,
+                  "%zu of %zu sizes of microbatches were measured, the others are interpolated; "
+                  "measured sizes differ from their interpolation by up to %.1f %%",
+                  measured, sizes, 100 * error);
+  state.notes.push_back(text);
+}
+
+}  // namespace
+
+void Say(const TuneRequest& request, const std::string& text) {
+  if (!request.quiet) std::cerr << text << "\n";
+}
+
+std::set<int> RankCounts(const TuneRequest& request) {
+  std::set<int> counts = {request.ranks};
+  for (int count = 1; count < request.ranks; count *= 2) counts.insert(count);
+  return counts;
+}
+
+std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores) {
+  const bool open = !job.text.empty() && !ParseJson(job.text, job.path).contains("threads");
+  if (request.exact || !open || !request.machines.empty()) return {job.threads};
+  return {job.threads, std::max(1, cores / ranks)};
+}
+
+void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
+                     const TuneBudget& budget, TuneProblem& problem,
+                     std::vector<std::string>& notes) {
+  Measuring state = {request, job,   budget,
+                     problem, notes, KeptFor(request.package, problem.manifest, request.output)};
+  const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
+  const TuneBudget clock;
+  size_t done = 0;
+  for (; done < points.size(); ++done) {
+    const Point& point = points[done];
+    if (state.refused.count(point.size)) continue;
+    std::string left;
+    if (state.measured > 0)
+      left = ", about " +
+             DurationText(clock.Passed() / state.measured *
+                          static_cast<double>(points.size() - done)) +
+             " left";
+    Say(request, "profile " + std::to_string(done + 1) + " of " + std::to_string(points.size()) +
+                     ": " + PointText(point) + left);
+    try {
+      if (!GetPoint(state, point)) break;
+    } catch (const Error& error) {
+      if (point.size == job.microbatch_size) throw;
+      notes.push_back("no microbatches of " + Counted(point.size, "sample") + ": " + error.what());
+      state.refused.insert(point.size);
+    }
+  }
+  if (state.profiles.empty())
+    throw Error(request.package, budget.Ended() + " ended tune before anything was measured",
+                "give it more time");
+  if (done < points.size())
+    notes.push_back(budget.Ended() +
+                    " ended the profiles: " + std::to_string(points.size() - done) + " of " +
+                    std::to_string(points.size()) + " were not measured");
+  if (state.reused > 0)
+    Say(request, Counted(state.reused, "profile") + " of " + state.kept.machine +
+                     " from an earlier tune; delete " + state.kept.folders[0] +
+                     " to measure again");
+  if (state.busiest > kDisturbing) {
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "other programs used up to %.1f cores while modules were measured: their times "
+                  "may be too long",
+                  state.busiest);
+    notes.push_back(text);
+  }
+  std::set<int> counts = RankCounts(request);
+  if (wanted.own_ranks <= request.ranks) counts.insert(wanted.own_ranks);
+  for (int ranks : counts)
+    for (int threads : ThreadCounts(request, job, ranks, CoresHere()))
+      AddProfiles(state, ranks, threads, wanted.sizes);
+  NoteInterpolation(state, wanted.sizes.size());
+}
+
+}  // namespace pipewright

@@ -1,0 +1,38 @@
+// Profiles of a package's modules for every number of ranks, threads, and size of microbatches.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+#include "plan/tune/problem.h"
+#include "tune/budget.h"
+#include "tune/kept.h"
+#include "tune/request.h"
+
+namespace pipewright {
+
+// Prints a line about what is being done, unless the request is quiet.
+void Say(const TuneRequest& request, const std::string& text);
+
+// Returns the numbers of ranks to try: powers of two, and all.
+std::set<int> RankCounts(const TuneRequest& request);
+
+// Returns the numbers of threads to try for each of `ranks` ranks: the job's if it names one or if
+// bits may not change, and otherwise one thread and all cores.
+std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores);
+
+struct WantedProfiles {
+  std::set<int64_t> sizes;  // of microbatches
+  int own_ranks = 1;        // of the job as it is
+};
+
+// Adds a profile to `problem` for each size, on each number of ranks and threads: measured now,
+// kept from an earlier tune, or interpolated. The job's own comes first. Notes sizes that the model
+// refuses, what the budget cut off, how good the interpolation is, and a busy machine. Throws Error
+// if the model refuses the job's own size, or if nothing was measured.
+void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
+                     const TuneBudget& budget, TuneProblem& problem,
+                     std::vector<std::string>& notes);
+
+}  // namespace pipewright

@@ -1,0 +1,105 @@
+#include "tune/result.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/median.h"
+#include "base/size.h"
+
+namespace pipewright {
+
+namespace {
+
+std::string Milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f ms", 1e3 * seconds);
+  return text;
+}
+
+std::string ScheduleText(const TuneCandidate& c) {
+  std::string text = c.schedule;
+  if (c.recompute.size() == c.conf.stage_to_ranks.size())
+    text += ", recompute";
+  else if (!c.recompute.empty())
+    text += ", recompute " + std::to_string(c.recompute.size()) + " stages";
+  return text + (c.body.empty() ? "" : ", " + c.body);
+}
+
+}  // namespace
+
+std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
+  std::vector<std::vector<std::string>> table = {
+      {"", "ranks", "threads", "microbatches", "schedule", "stages",
+       estimated ? "estimated" : "predicted", "measured", "from - to", "bubble", "peak", "binds"}};
+  for (const TuneRow& row : rows) {
+    const TuneCandidate& c = row.candidate;
+    const auto [low, high] = std::minmax_element(row.steps.begin(), row.steps.end());
+    char bubble[16];
+    std::snprintf(bubble, sizeof bubble, "%.0f %%", 100 * c.bubble);
+    table.push_back({row.as_given ? "as given" : "",
+                     std::to_string(c.ranks) +
+                         (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
+                     std::to_string(c.threads),
+                     std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
+                     ScheduleText(c), std::to_string(c.conf.stage_to_ranks.size()),
+                     Milliseconds(c.step),
+                     !row.failure.empty() ? "failed"
+                     : row.steps.empty()  ? "-"
+                                          : Milliseconds(Median(row.steps)),
+                     row.steps.empty() ? "-" : Milliseconds(*low) + " - " + Milliseconds(*high),
+                     bubble, SizeText(static_cast<int64_t>(LargestPeak(c))), row.binds});
+  }
+  return table;
+}
+
+std::string TuneCounts(const TuneResult& found) {
+  std::string text = "candidates: " + std::to_string(found.simulated) + " simulated, " +
+                     std::to_string(found.pruned) + " pruned by their bound, " +
+                     std::to_string(found.over) + " over the memory limit, " +
+                     std::to_string(found.unfit) + " not defined or not allowed";
+  if (found.searched + found.too_long > 0)
+    text += "; orders searched for " + std::to_string(found.searched) +
+            ", too long to search for " + std::to_string(found.too_long);
+  return text;
+}
+
+Json TuneReport(const TuneOutcome& outcome, bool estimated) {
+  Json report = {{"candidates", Json::array()}};
+  for (const TuneRow& row : outcome.rows) {
+    const TuneCandidate& c = row.candidate;
+    Json json = {{"ranks", c.ranks},
+                 {"threads", c.threads},
+                 {"in_process", row.in_process},
+                 {"microbatches", c.microbatches},
+                 {"microbatch", c.microbatch},
+                 {"schedule", c.schedule},
+                 {"recompute", c.recompute},
+                 {"as_given", row.as_given},
+                 {"predicted", c.step},
+                 {"measured", row.steps},
+                 {"measured_process_bytes", row.process_bytes},
+                 {"bubble", c.bubble},
+                 {"binds", row.binds},
+                 {"estimated", estimated},
+                 {"peak_bytes", c.peak_bytes},
+                 {"module_to_stage", c.conf.module_to_stage},
+                 {"stage_to_ranks", c.conf.stage_to_ranks}};
+    if (!c.body.empty()) json["body"] = c.body;
+    if (row.variant) json["variant"] = true;
+    if (!row.failure.empty()) json["failure"] = row.failure;
+    report["candidates"].push_back(json);
+  }
+  report["simulated"] = outcome.found.simulated;
+  report["pruned"] = outcome.found.pruned;
+  report["over_memory"] = outcome.found.over;
+  report["undefined"] = outcome.found.unfit;
+  report["orders_searched"] = outcome.found.searched;
+  report["orders_too_long_to_search"] = outcome.found.too_long;
+  report["would_help"] = Json::array();
+  for (const TuneHelp& help : outcome.help)
+    report["would_help"].push_back({{"change", help.change}, {"predicted", help.step}});
+  report["notes"] = outcome.notes;
+  return report;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,30 @@
+// What a tune found, as a table and as JSON.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "plan/tune/help.h"
+#include "plan/tune/search.h"
+#include "tune/rounds.h"
+
+namespace pipewright {
+
+// The result of a tune, and the texts of its files.
+struct TuneOutcome {
+  std::vector<TuneRow> rows;  // the winner first
+  TuneResult found;
+  std::vector<std::string> notes;
+  std::vector<TuneHelp> help;  // what would make the winner faster
+  Json report;
+};
+
+// Returns a table of the rows, the head first. `estimated`: predictions are for other machines.
+std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);
+
+// Returns how many candidates were simulated and left out: "candidates: 12 simulated, ...".
+std::string TuneCounts(const TuneResult& found);
+
+Json TuneReport(const TuneOutcome& outcome, bool estimated);
+
+}  // namespace pipewright

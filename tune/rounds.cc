@@ -1,0 +1,146 @@
+#include "tune/rounds.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/median.h"
+#include "base/text.h"
+#include "formats/conf.h"
+#include "plan/plan_text.h"
+#include "plan/simulate/lower_bound.h"
+#include "tune/allowed.h"
+#include "tune/changed_job.h"
+#include "tune/profiles.h"
+#include "tune/runs.h"
+#include "tune/temporary_file.h"
+
+namespace pipewright {
+
+std::string JobText(const TuneRequest& request, const Job& job, const TuneCandidate& candidate) {
+  JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job),
+                        candidate.recompute};
+  if (!candidate.plan.ranks.empty()) changes.schedule = kTunePlan;
+  if (candidate.threads != job.threads) changes.threads = candidate.threads;
+  changes.body = candidate.body;
+  return ChangedJob(job.path, request.output + "/job.json", changes);
+}
+
+std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
+                                const TuneProblem& problem) {
+  std::vector<TuneRow> variants;
+  TuneRow other = best;
+  other.as_given = false, other.variant = true;
+  if (best.candidate.ranks > 1 && !request.in_process && !request.processes) {
+    variants.push_back(other);
+    variants.back().in_process = true;
+  }
+  bool lists = false;
+  for (const TuneProfile& profile : problem.profiles)
+    for (const ProfileNode& node : profile.profile.nodes) lists |= node.body == "lists";
+  if (lists && !job.body) {
+    variants.push_back(other);
+    variants.back().candidate.body = "autograd";
+  }
+  return variants;
+}
+
+namespace {
+
+// Runs a candidate once. Returns false if the budget is over.
+bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget,
+                TuneRow& row) {
+  const TemporaryFile job_file = {request.output + "/candidate_job.json"},
+                      conf_file = {request.output + "/candidate_conf.json"},
+                      plan_file = {request.output + "/candidate_" + kTunePlan},
+                      metrics = {request.output + "/candidate_metrics.jsonl"};
+  Json text = ParseJson(JobText(request, job, row.candidate), job_file.path);
+  for (const char* key : {"save", "checkpoint", "validation", "report", "tensorboard", "metrics"})
+    text.erase(key);
+  if (!row.candidate.plan.ranks.empty()) {
+    WriteFile(plan_file.path, WritePlan(row.candidate.plan));
+    text["schedule"] = std::string("candidate_") + kTunePlan;
+  }
+  WriteFile(job_file.path, FormatJson(text));
+  WriteFile(conf_file.path, WriteConf(row.candidate.conf));
+  TuneRun run = {request.package, job_file.path, conf_file.path, row.candidate.ranks,
+                 row.in_process};
+  constexpr double kSeconds = 1;  // length of a measurement, to average out noise
+  run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
+  const std::optional<MeasuredStep> step = MeasureStep(run, metrics.path, budget);
+  if (!step) return false;
+  row.steps.push_back(step->seconds);
+  row.process_bytes = std::max(row.process_bytes, step->process_bytes);
+  return true;
+}
+
+void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
+                const std::vector<TuneRow>& rows, std::vector<std::string>& notes) {
+  const auto open = std::count_if(rows.begin(), rows.end(), [](const TuneRow& each) {
+    return each.steps.empty() && each.failure.empty();
+  });
+  notes.push_back(budget.Ended() + " ended the measurements in round " + std::to_string(round + 1) +
+                  " of " + std::to_string(request.rounds) +
+                  (open ? ": " + std::to_string(open) + " of " + Counted(rows.size(), "candidate") +
+                              " were not measured"
+                        : ""));
+}
+
+}  // namespace
+
+void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                 const TuneBudget& budget, std::vector<TuneRow>& rows,
+                 std::vector<std::string>& notes) {
+  const TuneBudget clock;
+  int runs = 0;
+  for (int round = 0; round < request.rounds; ++round) {
+    double best = kNoLimit;
+    for (const TuneRow& row : rows)
+      if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+    if (round == 1) {
+      const auto first = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
+        return row.failure.empty() && Median(row.steps) <= best;
+      });
+      for (TuneRow& variant : VariantsOf(*first, request, job, problem)) rows.push_back(variant);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      TuneRow& row = rows[i];
+      constexpr double kSlower = 1.25;  // more than rounds of one candidate differ
+      if (!row.failure.empty() || (!row.steps.empty() && Median(row.steps) > kSlower * best))
+        continue;
+      std::string left;
+      if (runs > 0)
+        left = ", at most about " +
+               DurationText(clock.Passed() / runs *
+                            static_cast<double>(
+                                rows.size() * static_cast<size_t>(request.rounds - round) - i)) +
+               " left";
+      Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(request.rounds) +
+                       ": candidate " + std::to_string(i + 1) + " of " +
+                       std::to_string(rows.size()) + left);
+      try {
+        ++runs;
+        if (!budget.IsOver() && MeasureRow(request, job, budget, row)) continue;
+      } catch (const Error& error) {
+        row.failure = error.what();
+        notes.push_back("candidate " + std::to_string(i + 1) + " is dropped: " + row.failure);
+        continue;
+      }
+      NoteCutOff(request, budget, round, rows, notes);
+      return;
+    }
+  }
+}
+
+void SortRows(std::vector<TuneRow>& rows) {
+  auto key = [](const TuneRow& row) -> std::pair<int, double> {
+    if (!row.failure.empty()) return {2, 0};
+    if (row.steps.empty()) return {1, row.candidate.step};
+    return {0, Median(row.steps)};
+  };
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const TuneRow& a, const TuneRow& b) { return key(a) < key(b); });
+}
+
+}  // namespace pipewright

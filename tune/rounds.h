@@ -1,0 +1,46 @@
+// Runs candidates, and what was measured of them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+#include "plan/tune/problem.h"
+#include "tune/budget.h"
+#include "tune/request.h"
+
+namespace pipewright {
+
+// The file beside a job whose schedule is not made by its name.
+inline constexpr char kTunePlan[] = "plan.csv";
+
+struct TuneRow {
+  TuneCandidate candidate;
+  bool as_given = false;      // the job as it is
+  bool in_process = false;    // ranks are threads of one process
+  bool variant = false;       // runs otherwise than the model of costs can tell
+  std::vector<double> steps;  // seconds, the median of each round
+  std::string binds = {};     // WhatBinds
+  int64_t process_bytes = 0;  // measured: the largest process of any rank
+  std::string failure;        // why it did not run; empty: it did, or was not tried
+};
+
+// Returns the job file of a candidate, to be written into the output folder.
+std::string JobText(const TuneRequest& request, const Job& job, const TuneCandidate& candidate);
+
+// Returns the best candidate's ways to run that only a measurement can tell apart: the other kind
+// of ranks, and other bodies where the job leaves them open and modules have both.
+std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
+                                const TuneProblem& problem);
+
+// Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
+// the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
+// Notes candidates that fail, and what the budget cut off.
+void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                 const TuneBudget& budget, std::vector<TuneRow>& rows,
+                 std::vector<std::string>& notes);
+
+// Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
+void SortRows(std::vector<TuneRow>& rows);
+
+}  // namespace pipewright

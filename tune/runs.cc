@@ -1,0 +1,100 @@
+#include "tune/runs.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/median.h"
+#include "base/process/child.h"
+#include "base/text.h"
+#include "tune/kept.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+std::string ProgramBeside(const std::string& name) {
+  return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
+}
+
+std::optional<std::string> OutputOf(const std::vector<std::string>& command,
+                                    const TuneBudget& budget, double* cpu_seconds) {
+  ChildResult result = RunChild(command, budget.Limits());
+  if (cpu_seconds) *cpu_seconds = result.cpu_seconds;
+  // An interrupt may reach the program before this one.
+  if (result.ended || (result.code != 0 && budget.IsOver())) return std::nullopt;
+  if (result.code == 0) return std::move(result.out);
+  std::string said = result.err.empty() ? result.out : result.err;
+  for (const std::string& line : Split(said, '\n'))
+    if (line.starts_with("pipewright") && line.find(": warning: ") == std::string::npos &&
+        line.find(": note: ") == std::string::npos) {
+      said = line;
+      break;
+    }
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  if (said.empty()) said = "ended with code " + std::to_string(result.code);
+  throw Error(Join(command, " "), said);
+}
+
+static std::vector<std::string> RunCommand(const TuneRun& run, const std::string& command) {
+  return {ProgramBeside("pipewright-run"),
+          "--color",
+          "never",
+          run.in_process || run.ranks == 1 ? "--in-process" : "-n",
+          std::to_string(run.ranks),
+          command,
+          run.package,
+          run.job,
+          "--conf",
+          run.conf};
+}
+
+std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget) {
+  std::vector<std::string> command = RunCommand(run, "bench");
+  command.insert(command.end(), {"--steps", std::to_string(run.steps), "--json"});
+  const std::optional<std::string> text = OutputOf(command, budget);
+  return text ? std::optional(ParseJson(*text, "pipewright-run bench")) : std::nullopt;
+}
+
+std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& metrics,
+                                        const TuneBudget& budget) {
+  constexpr int kWarmUp = 6;  // steps, in which modules choose between autograd and lists
+  std::vector<std::string> command = RunCommand(run, "train");
+  command.insert(command.end(),
+                 {"--steps", std::to_string(kWarmUp + run.steps), "--metrics", metrics, "--quiet"});
+  if (!OutputOf(command, budget)) return std::nullopt;
+  MeasuredStep measured;
+  std::vector<double> seconds;
+  int step = 0;
+  for (const std::string& line : Split(ReadFile(metrics), '\n')) {
+    if (line.empty()) continue;
+    const Json figures = ParseJson(line, metrics);
+    if (++step > kWarmUp) seconds.push_back(figures.at("seconds").get<double>());
+    // Not every step reports it.
+    for (const Json& bytes : figures.value("memory", Json::array()))
+      measured.process_bytes = std::max(measured.process_bytes, bytes.get<int64_t>());
+  }
+  if (seconds.empty())
+    throw Error(Join(command, " "), "measured no step after " + std::to_string(kWarmUp),
+                "check that the data have enough samples");
+  measured.seconds = Median(seconds);
+  return measured;
+}
+
+std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
+                                          double& others) {
+  const double busy = BusySeconds();
+  double own = 0;
+  const TuneBudget clock;
+  const std::optional<std::string> text =
+      OutputOf({ProgramBeside("pipewright"), "--color", "never", "profile", run.package, "--conf",
+                run.conf, "--in-process", std::to_string(run.ranks), "--microbatch-size",
+                std::to_string(run.microbatch), "--threads", std::to_string(run.threads),
+                "--repeat", std::to_string(run.repeat), "--json"},
+               budget, &own);
+  others = std::max(0.0, (BusySeconds() - busy - own) / std::max(clock.Passed(), 1e-3));
+  return text;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,59 @@
+// Runs profiles and benchmarks of candidates, each in its own processes, so that one that fails or
+// runs out of memory affects nothing else.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "tune/budget.h"
+
+namespace pipewright {
+
+struct TuneRun {
+  std::string package, job, conf;
+  int ranks = 1;
+  bool in_process = false;  // ranks are threads, not processes that mpirun starts
+  int steps = 3;
+};
+
+// Returns the path of a program in this program's folder: an installation keeps both in one folder.
+std::string ProgramBeside(const std::string& name);
+
+// Runs a command and returns what it printed; none if the budget ended it. If it fails, throws
+// Error with the first line of its own message. `cpu_seconds`, if given, gets the time that it
+// used.
+std::optional<std::string> OutputOf(const std::vector<std::string>& command,
+                                    const TuneBudget& budget, double* cpu_seconds = nullptr);
+
+// Returns the figures that `pipewright-run bench --json` prints for a run; none if the budget ended
+// it. Throws Error with the program's message.
+std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget);
+
+struct MeasuredStep {
+  double seconds = 0;         // the median of the measured steps
+  int64_t process_bytes = 0;  // of the largest process
+};
+
+// Trains for `steps` steps after those in which modules choose how they compute, as the job of the
+// run does, which must say neither where to save nor how many steps to run. `metrics` is a file for
+// the figures of the steps.
+std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& metrics,
+                                        const TuneBudget& budget);
+
+struct ProfileRun {
+  std::string package, conf;  // the conf places the modules on the ranks
+  int ranks = 1;              // threads of one process
+  int threads = 1;            // of each rank
+  int64_t microbatch = 1;     // samples
+  int repeat = 5;
+};
+
+// Measures the modules of a package. Returns the text of a profile; none if the budget ended it.
+// Throws Error with the program's message. `others` gets the number of cores that other programs
+// used meanwhile.
+std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
+                                          double& others);
+
+}  // namespace pipewright

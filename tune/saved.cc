@@ -1,0 +1,122 @@
+#include "tune/saved.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "base/text.h"
+#include "tune/changed_job.h"
+#include "tune/kept.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+static constexpr char kKey[] = "key.json", kRecorded[] = "tuned.json";
+
+// Reads JSON; null if the file is missing or damaged.
+static Json Readable(const std::string& path) {
+  try {
+    return ReadJson(path);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
+  Json text = ParseJson(job.text, job.path);
+  for (const char* key : {"steps", "save", "metrics", "report", "tensorboard", "checkpoint",
+                          "validation", "log_every", "seed"})
+    text.erase(key);
+  const KeptMeasurements kept = KeptFor(run.package, manifest, "");
+  return {{"package", kept.code}, {"job", HexHash(text.dump())}, {"ranks", run.ranks},
+          {"hosts", run.hosts},   {"memory", run.memory},        {"machine", kept.machine}};
+}
+
+std::string TunedFolder(const std::string& root, const Json& key) {
+  return root + "/" + HexHash(key.dump());
+}
+
+bool IsTuned(const std::string& folder, const Json& key) {
+  std::error_code none;
+  return Readable(folder + "/" + kKey) == key && fs::exists(folder + "/job.json", none) &&
+         fs::exists(folder + "/conf.json", none);
+}
+
+void WriteTunedKey(const std::string& folder, const Json& key) {
+  WriteFile(folder + "/" + kKey, FormatJson(key));
+}
+
+std::string OtherTuned(const std::string& root, const Json& key) {
+  std::string best;
+  size_t fewest = key.size() + 1;
+  std::error_code none;
+  std::vector<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(root, none))
+    folders.push_back(entry.path().string());
+  std::sort(folders.begin(), folders.end());
+  for (const std::string& folder : folders) {
+    const Json other = Readable(folder + "/" + kKey);
+    if (!other.is_object()) continue;
+    std::vector<std::string> parts;
+    for (const auto& [name, value] : key.items()) {
+      const Json before = other.value(name, Json());
+      if (before == value) continue;
+      const bool hash = name == "package" || name == "job";
+      parts.push_back(hash ? "another " + name
+                           : name + " " + before.dump() + ", not " + value.dump());
+    }
+    if (parts.empty() || parts.size() >= fewest) continue;
+    fewest = parts.size();
+    best = folder + " is for " + Join(parts, ", and for ");
+  }
+  return best;
+}
+
+// What tune chose, as in its job.
+static Json ChoicesIn(const std::string& folder) {
+  const Json job = ReadJson(folder + "/job.json");
+  Json choices = {{"conf", HexHash(ReadFile(folder + "/conf.json"))}};
+  for (const char* key :
+       {"schedule", "microbatches", "minibatch_size", "recompute", "threads", "body"})
+    choices[key] = job.value(key, Json());
+  return choices;
+}
+
+void RenewTunedJob(const std::string& folder, const std::string& path) {
+  const Json choices = ChoicesIn(folder);
+  JobChanges changes = {choices["schedule"], choices["microbatches"], choices["minibatch_size"]};
+  if (choices["recompute"].is_object())
+    changes.recompute = choices["recompute"]["stages"].get<std::vector<int>>();
+  if (choices["threads"].is_number()) changes.threads = choices["threads"];
+  if (choices["body"].is_string()) changes.body = choices["body"];
+  const std::string own = folder + "/job.json", text = ChangedJob(path, own, changes);
+  if (text != ReadFile(own)) WriteFile(own, text);
+}
+
+void RecordTuned(const std::string& checkpoints, const std::string& folder) {
+  CreateFolders(checkpoints);
+  const Json record = {{"folder", fs::absolute(folder).string()}, {"choices", ChoicesIn(folder)}};
+  WriteFile(checkpoints + "/" + kRecorded, FormatJson(record));
+}
+
+std::string RecordedTuned(const std::string& checkpoints) {
+  const std::string path = checkpoints + "/" + kRecorded;
+  std::error_code none;
+  if (!fs::exists(path, none)) return "";
+  const Json record = ReadJson(path);
+  const std::string folder = record.value("folder", "");
+  const bool there =
+      fs::exists(folder + "/job.json", none) && fs::exists(folder + "/conf.json", none);
+  if (!there || ChoicesIn(folder) != record.value("choices", Json()))
+    throw Error(folder,
+                std::string(there ? "has changed since" : "is missing, and") +
+                    " the checkpoints in " + checkpoints + " were made with it",
+                "restore it, or resume without --tune");
+  return folder;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,45 @@
+// Results of tune that runs use: folders named by what they depend on.
+#pragma once
+#include <string>
+
+#include "base/json.h"
+#include "formats/job.h"
+#include "formats/manifest.h"
+
+namespace pipewright {
+
+struct TunedFor {
+  std::string package;
+  int ranks = 1;       // that may be used
+  std::string hosts;   // as the user wrote them; empty: this one
+  std::string memory;  // the limit of a rank; empty: none
+};
+
+// Returns what a result depends on: hashes of the package's code and of the job (without what only
+// says how long to run and where to write), the machine, and all of the above.
+Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest);
+
+// Returns the folder of the result with this key.
+std::string TunedFolder(const std::string& root, const Json& key);
+
+// Returns true if the folder has a complete result with this key.
+bool IsTuned(const std::string& folder, const Json& key);
+
+// Completes a result, whose other files are there.
+void WriteTunedKey(const std::string& folder, const Json& key);
+
+// Returns which part of the key differs in the most similar result under `root`: "FOLDER is
+// for ranks 2, not 4"; "" if there is no result.
+std::string OtherTuned(const std::string& root, const Json& key);
+
+// Makes the result's job from the current text of the job at `path`, which may say otherwise how
+// long to run or where to write, with the choices of the result.
+void RenewTunedJob(const std::string& folder, const std::string& path);
+
+// Records in a folder of checkpoints which result they are made with.
+void RecordTuned(const std::string& checkpoints, const std::string& folder);
+// Returns the result that checkpoints in a folder are made with; "" if none is recorded. Throws
+// Error if the result is gone or has changed.
+std::string RecordedTuned(const std::string& checkpoints);
+
+}  // namespace pipewright

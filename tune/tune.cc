@@ -1,0 +1,200 @@
+#include "tune/tune.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/output_folder.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "formats/job.h"
+#include "formats/optimizer_state.h"
+#include "formats/package/package_files.h"
+#include "plan/plan_text.h"
+#include "plan/schedules/table.h"
+#include "plan/tune/help.h"
+#include "plan/tune/needs.h"
+#include "plan/tune/predict.h"
+#include "tune/allowed.h"
+#include "tune/job_costs.h"
+#include "tune/kept.h"
+#include "tune/machines.h"
+#include "tune/own_run.h"
+#include "tune/page.h"
+#include "tune/profiles.h"
+#include "tune/regroup.h"
+#include "tune/rounds.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr char kRecord[] = "report.json", kPage[] = "report.html";
+
+TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
+  TuneProblem problem;
+  problem.manifest = ReadManifest(request.package);
+  problem.samples = SamplesOf(job);
+  problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
+  problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
+  if (!request.memory.empty())
+    problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
+  problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
+  for (const LossJob& loss : job.losses)
+    if (loss.output >= 0 && static_cast<size_t>(loss.output) < problem.manifest.outputs.size())
+      problem.loss_module = problem.manifest
+                                .values[static_cast<size_t>(
+                                    problem.manifest.outputs[static_cast<size_t>(loss.output)])]
+                                .producer;
+  if (!request.machines.empty()) problem.machines = ReadMachines(request.machines, request.ranks);
+  if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");
+  return problem;
+}
+
+// Returns the job as it is as a candidate; none, with a note, if its steps cannot be predicted.
+std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TuneProblem& problem,
+                               std::vector<std::string>& notes) {
+  const auto profile =
+      std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& each) {
+        return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
+               each.profile.microbatch == job.microbatch_size;
+      });
+  if (profile == problem.profiles.end() || run.plan.steps > 1) {
+    notes.push_back("the unmodified job is not among the candidates: its steps overlap");
+    return std::nullopt;
+  }
+  TuneRow row;
+  row.as_given = true;
+  const Costs costs = CostsOfConf(problem, *profile, run.conf);
+  row.candidate = PredictOrder({problem, *profile, run.conf, costs, run.plan}, job.schedule,
+                               run.plan.recompute);
+  if (const ScheduleKind* kind = FindSchedule(job.schedule);
+      !job.plan.empty() || (kind && kind->searched))
+    row.candidate.plan = run.plan;
+  return row;
+}
+
+bool Same(const TuneCandidate& a, const TuneCandidate& b) {
+  return a.ranks == b.ranks && a.threads == b.threads && a.microbatches == b.microbatches &&
+         a.schedule == b.schedule && a.recompute == b.recompute && a.conf == b.conf &&
+         a.plan.ranks == b.plan.ranks;
+}
+
+// Returns the rows to measure: the job as given, if it is one, then the best of the search.
+std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
+                            const TuneProblem& problem, TuneOutcome& outcome) {
+  std::vector<TuneRow> rows;
+  auto add = [&](const TuneCandidate& candidate) {
+    rows.emplace_back();
+    rows.back().candidate = candidate;
+    rows.back().in_process = request.in_process || candidate.ranks == 1;
+  };
+  for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
+  // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
+  for (const auto& [ranks, candidate] : outcome.found.by_ranks)
+    if (candidate.step < kClearlySlower * rows.front().candidate.step &&
+        std::none_of(
+            rows.begin(), rows.end(),
+            [&, count = ranks](const TuneRow& row) { return row.candidate.ranks == count; }))
+      add(candidate);
+  if (!given) return rows;
+  const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
+    return Same(row.candidate, given->candidate);
+  });
+  if (same != rows.end()) {
+    same->as_given = true;
+  } else if (Fits(problem, given->candidate)) {
+    rows.push_back(*given);
+    rows.back().in_process = request.in_process || given->candidate.ranks == 1;
+  } else {
+    outcome.notes.push_back("the unmodified job would take " +
+                            SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
+                            " on a rank, more than --memory");
+  }
+  // It is measured first, so that the result is not slower, however short the time.
+  std::stable_partition(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
+  return rows;
+}
+
+[[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
+                               const TuneResult& found) {
+  if (found.large.empty())
+    throw Error(request.package,
+                "no schedule is defined for these ranks and microbatches" +
+                    std::string(request.exact ? ", and has the results of the job" : ""));
+  const TuneCandidate& least = found.large.front();
+  const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
+  const TuneNeeds needs = FindNeeds(problem);
+  throw Error("--memory " + request.memory,
+              "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
+                  SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
+                  least.schedule + (least.recompute.empty() ? ", " : " with recomputation, ") +
+                  Counted(least.microbatches, "microbatch") + ")",
+              "give --memory " + std::to_string(static_cast<int64_t>(needs.memory)) + " or more" +
+                  (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
+                                   : "; more ranks are not enough, since modules are not cut") +
+                  ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
+}
+
+}  // namespace
+
+TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
+  const InterruptsEndBudgets interrupts;
+  const TuneBudget budget(request.budget);
+  const Job job = ReadJob(request.job);
+  TuneProblem problem = ProblemOf(request, job);
+  std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
+  read.push_back(request.job);
+  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}};
+  CheckOutputFolder(request.output, kRecord, files, read, request.force);
+  CreateFolders(request.output);
+
+  TuneOutcome outcome;
+  LimitCandidates(request, written, job, problem, outcome.notes);
+  const std::set<int64_t> sizes =
+      MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
+  const RunPlan own = OwnRun(request, job, problem.manifest);
+  // Rounds after the profiles need as much time.
+  const TuneBudget for_profiles =
+      request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
+  MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
+                  outcome.notes);
+  MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
+  outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
+  outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
+  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome.found);
+  if (!request.machines.empty())
+    outcome.notes.push_back("every figure is an estimate for " + request.machines +
+                            ", from times on " + MachineName());
+  else if (!request.no_measure)
+    MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  for (TuneRow& row : outcome.rows) row.binds = WhatBinds(problem, row.candidate);
+  SortRows(outcome.rows);
+  if (!outcome.rows.front().failure.empty())
+    throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
+
+  const TuneCandidate& winner = outcome.rows.front().candidate;
+  files["conf.json"] =
+      WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
+  files["job.json"] = JobText(request, job, winner);
+  if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
+  outcome.help = WhatHelps(problem, winner);
+  files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
+  outcome.report = TuneReport(outcome, !request.machines.empty());
+  for (const std::string& note :
+       WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
+    outcome.notes.push_back(note);
+  return outcome;
+}
+
+std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
+  const TuneRow& winner = outcome.rows.front();
+  return std::string("pipewright-run ") + (winner.in_process ? "--in-process " : "-n ") +
+         std::to_string(winner.candidate.ranks) + " train " +
+         (request.cut_package.empty() ? request.package : request.cut_package) + " " +
+         request.output + "/job.json --conf " + request.output + "/conf.json";
+}
+
+}  // namespace pipewright
