@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "runtime/nccl/cuda_environment.h"
 
 namespace pipewright {
 
 Accelerators AcceleratorsHere() {
+  SetCudaEnvironment();  // for programs that have not done so
   const auto type = at::getAccelerator(/*checked=*/false);
   if (!type) return {};
   return {c10::DeviceTypeName(*type, /*lower_case=*/true), at::accelerator::deviceCount()};

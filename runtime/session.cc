@@ -338,11 +338,16 @@ void Session::Start() {
   DropLoadingCode();
 }
 
-// Lets the watchdog know that the rank waits for its device, if it does.
-void Session::ReadNumbers() {
+// Waits for this rank's device, and lets the watchdog know. Throws if a transfer has failed,
+// because its values must not be used.
+void Session::AwaitDevice() {
   if (OnDevices())
     Values().WaitUntil([&] { return stages->AwaitsDevice(); }, std::chrono::microseconds(20));
-  Values().Pending();  // throws if a transfer has failed: its values must not be used
+  Values().Pending();
+}
+
+void Session::ReadNumbers() {
+  AwaitDevice();
   stages->ReadNumbers();
 }
 
@@ -351,16 +356,18 @@ void Session::AddBusy() {
     if (CountsAsBusy(event.action.kind)) busy += event.end - event.start - event.waited;
 }
 
-// Runs a plan once. The first run sends values through host memory: in it, CUDA and its libraries
-// allocate what they need, for which they may wait until the device has done everything, including
-// transfers that cannot end until other ranks go on. (A plan of several steps has no other run.)
+// Runs a plan once. Until a whole step has been run, values go through host memory: in it, CUDA and
+// its libraries allocate and load what they need, for which they may wait until the device has done
+// everything, including transfers that cannot end until other ranks go on. (A plan of several steps
+// has no such step.)
 void Session::Run(Executor& executor, int64_t step, bool last) {
   if (!links_) return executor.RunStep(step, last);
-  const bool active = executor.has_run() || run.plan.steps > 1;
+  const bool active = warm_ || run.plan.steps > 1;
   links_->SetActive(active);
   stages->ExchangeOnDevices(active ? links_->pairs() : RankPairs{});
   executor.RunStep(step, last);
   links_->LaunchAll();
+  warm_ = warm_ || last;
 }
 
 // Throws AgreedError after the first step if it trained nothing. Collective.
@@ -414,6 +421,7 @@ void Session::Step(Microbatches& source, int64_t step) {
     if (!finite) return Watch(source, step);
     stages->updater().Commit(outcome);
     stages->MergeBuffers(Values());
+    if (links_ && job.merge_buffers) AwaitDevice();
     done_ = step + 1;
   });
   if (!finite) ThrowNotFinite(*this, source, step, bad_loss);

@@ -102,6 +102,7 @@ class Session {
   std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
   void LoadFirstWeights();
   void MakeExecutor();
+  void AwaitDevice();
   void ReadNumbers();
   void AddBusy();
   void CheckTrained(int64_t step);
@@ -115,6 +116,7 @@ class Session {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
   int64_t done_ = 0;     // optimizer steps, including those before a resume
+  bool warm_ = false;    // a whole step has been run
   bool trains_ = false;  // some rank is known to have received a gradient
 };
 

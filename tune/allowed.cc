@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "plan/run/run_plan.h"
 #include "tune/own_run.h"
@@ -13,7 +14,15 @@ namespace pipewright {
 namespace {
 
 // Returns why results depend on the size of microbatches, or "" if they do not.
-std::string WhyMicrobatchStays(const std::vector<WrittenBuffer>& written, const Job& job) {
+std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manifest,
+                               const std::vector<WrittenBuffer>& written, const Job& job) {
+  if (job.partial) return "with \"partial\", the samples of the last step of an epoch depend on it";
+  if (!job.data.length.empty())
+    return "with \"length\", samples are padded to the longest of their microbatch";
+  // Without running statistics, it writes to no buffer.
+  for (const ModuleInfo& module : manifest.modules)
+    if (ReadFile(request.package + "/" + module.code).find("batch_norm(") != std::string::npos)
+      return module.name + " normalizes over the samples of a microbatch";
   if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)
@@ -75,7 +84,7 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
                                   const std::vector<WrittenBuffer>& written, const Job& job,
                                   std::vector<std::string>& notes) {
   std::set<int64_t> sizes = {job.microbatch_size};
-  std::string why = WhyMicrobatchStays(written, job);
+  std::string why = WhyMicrobatchStays(request, manifest, written, job);
   if (request.exact) why = "--exact keeps the results bitwise identical";
   if (!why.empty() && !request.change_microbatch) {
     notes.push_back("the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " +

@@ -17,6 +17,7 @@ struct TuneOutcome {
   std::vector<std::string> notes;
   std::vector<TuneHelp> help;  // what would make the winner faster
   Json report;
+  bool interrupted = false;  // by SIGINT or SIGTERM: there may be better ones
 };
 
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.

@@ -98,6 +98,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     double best = kNoLimit;
     for (const TuneRow& row : rows)
       if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+    if (round > 0 && best == kNoLimit) return;  // every candidate has failed
     if (round == 1) {
       const auto first = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
         return row.failure.empty() && Median(row.steps) <= best;

@@ -80,21 +80,27 @@ std::string OtherTuned(const std::string& root, const Json& key) {
 static Json ChoicesIn(const std::string& folder) {
   const Json job = ReadJson(folder + "/job.json");
   Json choices = {{"conf", HexHash(ReadFile(folder + "/conf.json"))}};
+  std::error_code none;
+  if (const std::string plan = folder + "/plan.csv"; fs::exists(plan, none))
+    choices["plan"] = HexHash(ReadFile(plan));
   for (const char* key :
        {"schedule", "microbatches", "minibatch_size", "recompute", "threads", "body"})
     choices[key] = job.value(key, Json());
   return choices;
 }
 
-void RenewTunedJob(const std::string& folder, const std::string& path) {
+std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   const Json choices = ChoicesIn(folder);
   JobChanges changes = {choices["schedule"], choices["microbatches"], choices["minibatch_size"]};
   if (choices["recompute"].is_object())
     changes.recompute = choices["recompute"]["stages"].get<std::vector<int>>();
   if (choices["threads"].is_number()) changes.threads = choices["threads"];
   if (choices["body"].is_string()) changes.body = choices["body"];
-  const std::string own = folder + "/job.json", text = ChangedJob(path, own, changes);
-  if (text != ReadFile(own)) WriteFile(own, text);
+  const std::string text = ChangedJob(path, folder + "/job.json", changes),
+                    own = folder + "/job-" + HexHash(text) + ".json";
+  std::error_code none;
+  if (!fs::exists(own, none) || ReadFile(own) != text) WriteFile(own, text);
+  return own;
 }
 
 void RecordTuned(const std::string& checkpoints, const std::string& folder) {

@@ -32,9 +32,10 @@ void WriteTunedKey(const std::string& folder, const Json& key);
 // for ranks 2, not 4"; "" if there is no result.
 std::string OtherTuned(const std::string& root, const Json& key);
 
-// Makes the result's job from the current text of the job at `path`, which may say otherwise how
-// long to run or where to write, with the choices of the result.
-void RenewTunedJob(const std::string& folder, const std::string& path);
+// Makes a job from the current text of the job at `path`, which may say otherwise how long to run
+// or where to write, with the choices of the result. Writes it beside the result, named by its
+// contents, so that runs at the same time do not change each other's, and returns its path.
+std::string RenewTunedJob(const std::string& folder, const std::string& path);
 
 // Records in a folder of checkpoints which result they are made with.
 void RecordTuned(const std::string& checkpoints, const std::string& folder);

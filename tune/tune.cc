@@ -127,6 +127,11 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
   const TuneNeeds needs = FindNeeds(problem);
+  if (needs.memory == 0)
+    throw Error(request.machines,
+                "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
+                    SizeText(bytes) + " on a device",
+                "describe devices with more memory, or more of them");
   throw Error("--memory " + request.memory,
               "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                   SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
@@ -144,10 +149,14 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   const InterruptsEndBudgets interrupts;
   const TuneBudget budget(request.budget);
   const Job job = ReadJob(request.job);
+  if (!job.device.empty() && job.device != "cpu")
+    throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
+                "leave it out to tune for CPUs");
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
   read.push_back(request.job);
-  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}};
+  if (!job.plan.empty()) read.push_back(job.plan);
+  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}, {kTunePlan, ""}};
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
   CreateFolders(request.output);
 
@@ -179,9 +188,11 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   files["conf.json"] =
       WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
   files["job.json"] = JobText(request, job, winner);
+  files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.help = WhatHelps(problem, winner);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
+  outcome.interrupted = TuneBudget().IsOver();
   outcome.report = TuneReport(outcome, !request.machines.empty());
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))

@@ -88,6 +88,7 @@ int SupervisedRanks() { return supervisor.ranks; }
 
 std::string SupervisedHosts() { return hosts; }
 
+bool Restarts() { return supervisor.restarts > 0 || supervisor.elastic; }
 void SetSupervisedRanks(int ranks) { supervisor.ranks = ranks; }
 
 void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run, bool trains) {

@@ -20,6 +20,8 @@ bool IsSupervised();
 int SupervisedRanks();
 std::string SupervisedHosts();
 void SetSupervisedRanks(int ranks);
+// Returns true if failed runs are restarted.
+bool Restarts();
 
 // Supervises the run, then exits by throwing CLI::RuntimeError with the exit code. `arguments` is
 // the whole command line.

@@ -3,14 +3,19 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/owner_lock.h"
 #include "base/process/messages.h"
 #include "cli/run/launch.h"
+#include "cli/run/supervised_run.h"
 #include "formats/conf.h"
 #include "runtime/trial/written_buffers.h"
+#include "tune/allowed.h"
 #include "tune/budget.h"
 #include "tune/saved.h"
 #include "tune/tune.h"
@@ -31,11 +36,31 @@ void CheckChanges(const RunOptions& options) {
   if (!options.conf.empty() || !options.device_map.empty() || !options.schedule.empty())
     throw UsageError("--tune", "chooses conf and schedule",
                      "leave out --conf, --device-map and --schedule");
-  for (const std::string& change : options.set)
-    for (const char* key : {"microbatches", "microbatch_size", "minibatch_size", "schedule", "plan",
-                            "recompute", "threads", "body"})
-      if (change.starts_with(std::string(key) + "="))
-        throw UsageError("--set " + change, "--tune depends on it", "write it into the job");
+  if (!options.set.empty())
+    throw UsageError("--set " + options.set[0], "--tune depends on the whole job",
+                     "write it into the job");
+  if (!options.resume_from.empty() || Restarts())
+    throw UsageError(
+        options.resume_from.empty() ? "--restarts" : "--resume-from",
+        "--tune resumes from the job's own checkpoints only, when --resume asks for it",
+        "use `pipewright tune` first, and give its job and conf to the run");
+}
+
+// A run that resumes must do what its checkpoints were made with.
+void CheckSameRun(const std::string& folder, const RunOptions& options) {
+  const int64_t now = SamplesOf(ReadJob(options.job)),
+                before = SamplesOf(ReadJob(folder + "/job.json"));
+  if (now != before)
+    throw Error(options.job,
+                "a step has " + std::to_string(now) + " samples, and had " +
+                    std::to_string(before) + " when --tune chose how to run it",
+                "resume without --tune");
+  const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
+  if (ranks > StartedRanks())
+    throw Error("--tune",
+                "the checkpoints were made with a result for " + std::to_string(ranks) +
+                    " ranks, and this run has " + std::to_string(StartedRanks()),
+                "start as many, or resume without --tune");
 }
 
 // Returns the folder of results: PACKAGE/tuned, or --tuned.
@@ -56,6 +81,11 @@ std::string FindOrTune(const RunOptions& options) {
       TunedKey({options.package, StartedRanks(), StartedHosts(), tune.memory}, job, manifest);
   const std::string folder = TunedFolder(folders, key);
   if (IsTuned(folder, key)) return folder;
+  CreateFolders(folder);
+  OwnerLock lock(OwnerLock::FileFor(folder, true));
+  if (!lock.Take())
+    throw Error(folder, "another process tunes there: " + lock.owner().text,
+                "start again when it is done");
   if (const std::string other = OtherTuned(folders, key); !other.empty())
     PrintNote("a result of tune is not used: " + other);
   if (!StartedHosts().empty()) PrintNote("--tune measures on this host, not between hosts");
@@ -67,6 +97,10 @@ std::string FindOrTune(const RunOptions& options) {
   request.force = true;
   const TuneOutcome outcome = Tune(request, WrittenBuffers(options.package, manifest));
   for (const std::string& note : outcome.notes) PrintNote(note);
+  if (outcome.interrupted) {
+    PrintNote("tune was interrupted, and the run is not started");
+    throw CLI::RuntimeError(128 + SIGINT);
+  }
   WriteTunedKey(folder, key);
   return folder;
 }
@@ -97,10 +131,12 @@ void UseTuned(RunOptions& options) {
   if (StartedRanks() == 0)
     throw UsageError("--tune", "needs to start the ranks itself",
                      "start pipewright-run without mpirun, with -n N or --in-process N");
-  const bool resumes = options.resume || !options.resume_from.empty();
   const std::string checkpoints = ReadJobOf(options).checkpoint.folder;
   std::string folder;
-  if (resumes && !checkpoints.empty()) {
+  if (!checkpoints.empty() && !options.resume && HoldsCheckpoints(checkpoints))
+    throw Error(checkpoints, "holds checkpoints of an earlier run",
+                "resume it (--resume), or name another folder");
+  if (options.resume && !checkpoints.empty()) {
     folder = RecordedTuned(checkpoints);
     if (folder.empty() && HoldsCheckpoints(checkpoints)) {
       PrintNote("the checkpoints in " + checkpoints +
@@ -108,15 +144,16 @@ void UseTuned(RunOptions& options) {
       SetStarted(StartedRanks(), options.job, options.job);
       return;
     }
+    if (!folder.empty()) CheckSameRun(folder, options);
   }
   if (folder.empty()) folder = FindOrTune(options);
-  RenewTunedJob(folder, options.job);
+  const std::string job = RenewTunedJob(folder, options.job);
   if (!checkpoints.empty()) RecordTuned(checkpoints, folder);
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   PrintNote("runs as in " + folder + ", on " + std::to_string(ranks) +
             (ranks == 1 ? " rank" : " ranks"));
-  SetStarted(ranks, options.job, folder + "/job.json");
-  options.job = folder + "/job.json", options.conf = folder + "/conf.json";
+  SetStarted(ranks, options.job, job);
+  options.job = job, options.conf = folder + "/conf.json";
 }
 
 }  // namespace pipewright

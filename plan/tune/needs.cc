@@ -15,7 +15,7 @@ bool FitsWith(TuneProblem problem, double memory) {
 double LeastMemory(const TuneProblem& problem) {
   constexpr double kPrecision = 1.01;
   const TuneResult result = SearchTune(problem, 1);
-  if (result.large.empty()) return 0;
+  if (result.large.empty() || !FitsWith(problem, kNoLimit)) return 0;
   double enough = std::ceil(LargestPeak(result.large.front())), less = problem.memory;
   while (!FitsWith(problem, enough)) enough *= 2;
   if (less <= 0) less = 1;

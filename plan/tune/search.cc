@@ -83,7 +83,7 @@ std::vector<Choice> AllChoices(const TuneProblem& problem) {
     const int replicas = cut.ranks > 0 ? cut.ranks : kind.placement == std::string("both") ? 2 : 1;
     const double bound = BoundOfWork(problem, *cut.profile, replicas);
     choices.push_back({&kind, cut, bound});
-    if (problem.memory == kNoLimit) return;
+    if (problem.memory == kNoLimit && problem.machines.memory.empty()) return;
     cut.memory = true;
     choices.push_back({&kind, cut, bound});
   };

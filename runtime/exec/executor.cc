@@ -355,7 +355,6 @@ struct Executor::State {
   }
 
   void RunStep(int64_t step, bool last) {
-    has_run = true;
     trace.clear();
     marks.clear();
     double start = Now();
@@ -405,7 +404,6 @@ struct Executor::State {
   uint64_t plan_hash = 0;
   const int steps;  // in the plan
   double waited = 0;
-  bool has_run = false;
   std::vector<TraceEvent> trace;
   std::vector<std::pair<int, int>> marks;  // by event of `trace`, until they are read
 };
@@ -418,8 +416,6 @@ Executor::Executor(const Plan& plan, const StageGraph& graph,
 Executor::~Executor() = default;
 
 void Executor::RunStep(int64_t step, bool last) { state_->RunStep(step, last); }
-
-bool Executor::has_run() const { return state_->has_run; }
 
 const std::vector<TraceEvent>& Executor::trace() const {
   state_->ReadMarks();

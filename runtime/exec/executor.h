@@ -135,9 +135,6 @@ class Executor {
   // run: REDUCE_GRAD and STEP are then skipped.
   void RunStep(int64_t step, bool last = true);
 
-  // Returns true once RunStep has been called.
-  bool has_run() const;
-
   // Returns the events of the last step, in order. With a device, times are those of its computes,
   // and transfers take none. Waits for it if it has not finished them.
   const std::vector<TraceEvent>& trace() const;

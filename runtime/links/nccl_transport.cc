@@ -51,10 +51,13 @@ struct Link {
   std::deque<Announcement> announced;             // on the receiver: one for each that waits
 };
 
+// The host's part is never empty, because its send tells when the receive has been posted.
 Bundle PartOf(const Bundle& bundle, bool on_device) {
+  static char byte = 0;
   Bundle part;
   for (const Region& region : bundle.regions)
     if (region.on_device == on_device) part.regions.push_back(region);
+  if (part.regions.empty() && !on_device) part.regions.push_back({&byte, 1});
   part.owner = bundle.owner;
   return part;
 }
@@ -138,8 +141,7 @@ struct NcclTransport::State {
 
   // Launches the transfer of all regions as one group. Returns an event after it.
   c10::Event Launch(Link& link, const Bundle& bundle) {
-    std::lock_guard lock(mutex);
-    if (!failure.empty()) throw Error(failure);
+    CheckLinks();
     void* const stream = link.stream.native_handle();
     const NcclFunctions& nccl = Nccl();
     const int peer = link.sends ? 1 : 0;
@@ -202,16 +204,18 @@ struct NcclTransport::State {
 
   void AdvanceSends(Link& link) {
     std::set<int> unready;  // transfers with one tag keep their order
-    std::erase_if(link.waiting, [&](const std::shared_ptr<Transfer>& transfer) {
+    for (auto at = link.waiting.begin(); at != link.waiting.end();) {
+      const std::shared_ptr<Transfer> transfer = *at;
       if (unready.count(transfer->tag) || !inner.Test(transfer->inner)) {
         unready.insert(transfer->tag);
-        return false;
+        ++at;
+        continue;
       }
       Launch(transfer);
       auto tag = std::make_shared<int32_t>(transfer->tag);
       inner.Send(link.peer, LinkTag(), {{{tag.get(), sizeof(int32_t)}}, tag});
-      return true;
-    });
+      at = link.waiting.erase(at);
+    }
   }
 
   void AdvanceReceives(Link& link) {
@@ -261,8 +265,8 @@ struct NcclTransport::State {
       for (auto& [pair, link] : links)
         if (failure.empty()) failure = FailureOf(pair, link);
       if (failure.empty()) continue;
-      Abort();
-      return;
+      lock.unlock();
+      return Abort();
     }
   }
 
@@ -279,9 +283,14 @@ struct NcclTransport::State {
     return "";
   }
 
+  // Aborts all communicators at once: each waits for the device, and so for the transfers of the
+  // others. NCCL allows it while the rank's thread is in a call.
   void Abort() {
+    std::vector<std::thread> threads;
     for (auto& [pair, link] : links)
-      if (void* comm = std::exchange(link.comm, nullptr)) Nccl().CommAbort(comm);
+      if (void* comm = std::exchange(link.comm, nullptr))
+        threads.emplace_back([comm] { Nccl().CommAbort(comm); });
+    for (std::thread& thread : threads) thread.join();
   }
 
   // Throws Error if NCCL has noticed a failure.
@@ -292,10 +301,13 @@ struct NcclTransport::State {
 
   // Ends the communicators; those of failed or abandoned transfers would never end by themselves.
   void Close(bool abandon) {
+    auto moves = [](const auto& link) { return !link.second.stream.query(); };
     try {
       if (!abandon) inner.status().WaitFor({Awaited::kEveryRank});
       for (int round = 0; !abandon && Waits(); ++round) Poll(round);
-    } catch (const std::exception&) {  // another rank or NCCL has failed
+      for (int round = 0; !abandon && std::any_of(links.begin(), links.end(), moves); ++round)
+        Poll(round);
+    } catch (const std::exception&) {  // the device, another rank or NCCL has failed
       abandon = true;
     }
     {
@@ -305,7 +317,6 @@ struct NcclTransport::State {
     monitor_wakes.notify_one();
     monitor.join();
     if (abandon || !failure.empty()) return Abort();
-    for (auto& [pair, link] : links) link.stream.synchronize();
     for (auto& [pair, link] : links) Nccl().CommDestroy(link.comm);
     in_flight.clear();
   }
@@ -388,11 +399,6 @@ void NcclTransport::Wait(const Token& token) {
   auto& transfer = static_cast<Transfer&>(*token);
   for (int round = 0; !state_->Begun(transfer); ++round) state_->Poll(round);
   state_->Finish(transfer);
-}
-
-void NcclTransport::Progress() {
-  WrappedTransport::Progress();
-  state_->Advance();
 }
 
 size_t NcclTransport::Pending() {

@@ -17,8 +17,8 @@ namespace pipewright {
 // of the message that travels over the inner transport (its sends are synchronous), and announces
 // it there by its tag; the receiver launches its receives in the order in which they are announced.
 // So any plan can run that can run over the inner transport. And since a receive is launched after
-// its send, computations on a device wait only for what has been launched everywhere: nothing that
-// makes a host wait for its device can keep the device from getting there.
+// its send, what computations on a device wait for is on its way: a host that waits for its device,
+// because the model reads a value, does not keep the device from getting there.
 //
 // The sender's host does not wait for its device.
 class NcclTransport : public WrappedTransport {
@@ -42,7 +42,6 @@ class NcclTransport : public WrappedTransport {
   Token Recv(int peer, int tag, Bundle bundle) override;
   bool Test(const Token& token) override;
   void ComeAfter(const Token& send) override;
-  void Progress() override;
   size_t Pending() override;
   void BeginAction(int64_t step, int entry) override;
   std::vector<std::string> AllGather(const std::string& bytes) override;

@@ -30,7 +30,7 @@ RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& 
     const size_t a = static_cast<size_t>(sender), b = static_cast<size_t>(receiver);
     const bool one_device = visible[a] == visible[b] && devices[a] == devices[b];
     if (devices[a] != "cpu" && TypeOf(devices[a]) == TypeOf(devices[b]) && !one_device)
-      found.emplace(sender, receiver);
+      found.insert({{sender, receiver}, {receiver, sender}});
   }
   return found;
 }
@@ -39,7 +39,7 @@ void CheckConnections(const RankPairs& pairs, int connections) {
   std::map<int, int> streams;
   for (const auto& [sender, receiver] : pairs) ++streams[sender], ++streams[receiver];
   for (const auto& [rank, count] : streams) {
-    const int needed = count + 3;  // computations, sums of gradients, copies
+    const int needed = 2 * count + 3;  // also for computations, sums of gradients, copies
     if (needed <= connections) continue;
     throw Error("NCCL",
                 "rank " + std::to_string(rank) + " exchanges values with others in " +

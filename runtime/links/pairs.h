@@ -12,14 +12,15 @@ namespace pipewright {
 // Returns the pairs of ranks that exchange messages in the plan.
 RankPairs PlanPairs(const Plan& plan, const StageGraph& graph);
 
-// Returns those of the pairs that compute on different devices of one type. NCCL refuses two ranks
-// on one device. `devices`: "cpu" or "cuda:0", by rank; `visible`: VisibleDevices of
-// runtime/rank_device.h.
+// Returns those of the pairs that compute on different devices of one type, in both directions.
+// NCCL refuses two ranks on one device. `devices`: "cpu" or "cuda:0", by rank; `visible`:
+// VisibleDevices of runtime/rank_device.h.
 RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& devices,
                         const std::vector<std::string>& visible);
 
 // Throws Error if a rank of `pairs` has more streams than CUDA runs independently of each other:
-// one for each of its pairs, and three of its own. `connections` is CUDA_DEVICE_MAX_CONNECTIONS.
+// two for each of its pairs, one of which is NCCL's own, and three others. `connections` is
+// CUDA_DEVICE_MAX_CONNECTIONS.
 void CheckConnections(const RankPairs& pairs, int connections);
 
 }  // namespace pipewright

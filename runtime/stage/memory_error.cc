@@ -47,7 +47,11 @@ std::string TorchStages::State::Explained(const std::string& error) const {
 }
 
 std::string TorchStages::Explained(const std::string& error) const {
-  return state_->Explained(error);
+  try {
+    return state_->Explained(error);
+  } catch (const std::exception&) {  // the device cannot be asked any more
+    return error;
+  }
 }
 
 }  // namespace pipewright

@@ -279,7 +279,9 @@ std::map<int, BodyState> TorchStages::Bodies() const {
 }
 
 void TorchStages::MergeBuffers(Transport& transport) {
-  if (state_->replica_buffers) state_->replica_buffers->Merge(transport);
+  if (!state_->replica_buffers) return;
+  state_->replica_buffers->Merge(transport);
+  state_->clock.Mark();  // AwaitsDevice
 }
 
 Bundle TorchStages::Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) {

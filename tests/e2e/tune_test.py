@@ -275,6 +275,14 @@ class Tune(Case):
         self.succeed(again)
         self.assertNotIn("profile 1 of", again.out)
         self.assertRegex(again.out, r"runs as in \S+/results/\w+, on [12] rank")
+        self.write_job(self.job(**checkpoint, steps=8, microbatch_size=4))
+        refused = self.train("--resume")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"a step has \d+ samples, and had \d+ when --tune chose how to run it")
+        self.write_job(self.job(**checkpoint, steps=6))
+        refused = self.train()
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("holds checkpoints of an earlier run", refused.out)
         longer = load_file(self.path("trained.safetensors"))
         self.assertTrue(any(not torch.equal(longer[name], given[name]) for name in given))
         self.assertTrue(self.path("kept").exists())
@@ -283,7 +291,8 @@ class Tune(Case):
         self.succeed(other)
         self.assertRegex(other.out, r"a result of tune is not used: \S+/results/\w+ is for another job")
         for options, said in ((["--schedule", "gpipe"], "--tune: chooses conf and schedule"),
-                              (["--set", "threads=2"], "--set threads=2: --tune depends on it")):
+                              (["--set", "threads=2"], "--set threads=2: --tune depends on the whole job"),
+                              (["--restarts", "1"], "--restarts: --tune resumes from the job's own checkpoints only")):
             refused = self.train(*options)
             self.assertEqual(refused.code, 2, refused.out)
             self.assertIn(said, refused.out)

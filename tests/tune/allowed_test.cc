@@ -53,6 +53,11 @@ TEST(TuneAllowed, SizesOfMicrobatches) {
   Job computes = JobOf(4, 3);
   computes.losses[0].kind = LossJob::kOutput;
   EXPECT_EQ(Sizes(request, "s0", computes), (std::set<int64_t>{3}));
+  Job partial = JobOf(4, 3), padded = JobOf(4, 3);
+  partial.partial = true;
+  padded.data.length = "length";
+  EXPECT_EQ(Sizes(request, "s0", partial), (std::set<int64_t>{3}));
+  EXPECT_EQ(Sizes(request, "s0", padded), (std::set<int64_t>{3}));
 }
 
 TEST(TuneAllowed, Replicas) {

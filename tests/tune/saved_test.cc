@@ -56,16 +56,19 @@ TEST(TunedResults, CheckpointsKnowTheirs) {
   RecordTuned(checkpoints, TempPath("result"));
   EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
   Write("given.json", R"({"data": {}, "microbatches": 8, "microbatch_size": 1, "steps": 9})");
-  RenewTunedJob(TempPath("result"), TempPath("given.json"));
-  const Json renewed = ReadJson(TempPath("result/job.json"));
+  const Json renewed = ReadJson(RenewTunedJob(TempPath("result"), TempPath("given.json")));
+  EXPECT_EQ(ReadJson(TempPath("result/job.json"))["steps"], 4) << "others may run by it";
   EXPECT_EQ(renewed["steps"], 9);
   EXPECT_EQ(renewed["microbatches"], 2);
   EXPECT_EQ(renewed["minibatch_size"], 8);
-  EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result")) << "the choices are the same";
-  Write("result/conf.json", "3");
-  EXPECT_EQ(ErrorOf([&] { RecordedTuned(checkpoints); }),
-            TempPath("result") + ": has changed since the checkpoints in " + checkpoints +
-                " were made with it\n  restore it, or resume without --tune");
+  EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
+  for (const char* file : {"result/plan.csv", "result/conf.json"}) {
+    Write(file, "3");
+    EXPECT_EQ(ErrorOf([&] { RecordedTuned(checkpoints); }),
+              TempPath("result") + ": has changed since the checkpoints in " + checkpoints +
+                  " were made with it\n  restore it, or resume without --tune");
+    RecordTuned(checkpoints, TempPath("result"));
+  }
   std::filesystem::remove(TempPath("result/job.json"));
   EXPECT_NE(ErrorOf([&] { RecordedTuned(checkpoints); }).find("is missing"), std::string::npos);
 }

@@ -23,8 +23,13 @@ TEST(Tuned, RefusesWhatItChooses) {
   run.schedule.clear();
   run.set = {"optimizer.lr=1", "threads=2"};
   EXPECT_EQ(ErrorOf([&] { UseTuned(run); }),
-            "--set threads=2: --tune depends on it\n  write it into the job");
+            "--set optimizer.lr=1: --tune depends on the whole job\n  write it into the job");
   run.set.clear();
+  run.resume_from = "kept";
+  EXPECT_NE(
+      ErrorOf([&] { UseTuned(run); }).find("--resume-from: --tune resumes from the job's own"),
+      std::string::npos);
+  run.resume_from.clear();
   EXPECT_EQ(
       ErrorOf([&] { UseTuned(run); }),
       "--tune: needs to start the ranks itself\n  start pipewright-run without mpirun, with -n "

@@ -42,6 +42,15 @@ TEST(TuneNeeds, TheFewestRanks) {
   EXPECT_EQ(FindNeeds(problem).ranks, 0) << "less than one module";
 }
 
+// A larger limit does not help if the devices have no more.
+TEST(TuneNeeds, NothingFitsOnTheDevices) {
+  TuneProblem problem = Weighty(4);
+  problem.machines.memory = {1e6, 1e6};
+  EXPECT_EQ(FindNeeds(problem).memory, 0);
+  problem.memory = 1e5;
+  EXPECT_EQ(FindNeeds(problem).memory, 0);
+}
+
 TEST(TuneHelp, HalvesTheSlowestModule) {
   TuneProblem problem = ProblemOf({1e-3, 1e-3, 6e-3}, 64);
   const TuneProblem cut = CutModule(problem, 2);
