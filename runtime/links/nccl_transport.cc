@@ -307,6 +307,8 @@ struct NcclTransport::State {
       for (int round = 0; !abandon && Waits(); ++round) Poll(round);
       for (int round = 0; !abandon && std::any_of(links.begin(), links.end(), moves); ++round)
         Poll(round);
+      for (auto& [pair, link] : links)
+        if (!abandon) link.stream.synchronize();  // it has ended
     } catch (const std::exception&) {  // the device, another rank or NCCL has failed
       abandon = true;
     }
