@@ -19,11 +19,11 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
   if (job.partial) return "with \"partial\", the samples of the last step of an epoch depend on it";
   if (!job.data.length.empty())
     return "with \"length\", samples are padded to the longest of their microbatch";
+  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
   // Without running statistics, it writes to no buffer.
   for (const ModuleInfo& module : manifest.modules)
     if (ReadFile(request.package + "/" + module.code).find("batch_norm(") != std::string::npos)
       return module.name + " normalizes over the samples of a microbatch";
-  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)
       return "the model computes its loss, which need not be a mean over samples";

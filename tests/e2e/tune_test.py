@@ -8,7 +8,7 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (BUILD, SGD, Case, Statistics, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
+from support import (BUILD, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
                      token_job, torch)
 
 
@@ -296,6 +296,12 @@ class Tune(Case):
             refused = self.train(*options)
             self.assertEqual(refused.code, 2, refused.out)
             self.assertIn(said, refused.out)
+
+    def test_train_tunes_only_where_it_starts_the_ranks(self):
+        self.write_job(self.job())
+        refused = call([RUN, "train", self.package, self.path("job.json"), "--tune"])
+        self.assertEqual(refused.code, 2, refused.out)
+        self.assertIn("--tune: needs to start the ranks itself", refused.out)
 
     def test_a_model_file_is_cut_anew(self):
         path = self.write_job(self.job())
