@@ -1,4 +1,4 @@
-// What limits a candidate, and what would make it faster.
+// Finds what limits a candidate, and predicts what would make it faster.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What would be enough where nothing fits in memory.
+// Finds how much memory, or how many ranks, would be enough where nothing fits.
 #pragma once
 #include "plan/tune/search.h"
 

@@ -16,7 +16,7 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
 // for these numbers.
 Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches);
 
-// What is to be predicted. `order` may have only compute actions, or be a whole plan.
+// Describes a candidate to predict. `order` may have only compute actions, or be a whole plan.
 struct Prospect {
   const TuneProblem& problem;
   const TuneProfile& profile;

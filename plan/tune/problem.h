@@ -18,8 +18,8 @@ namespace pipewright {
 struct TuneProfile {
   int ranks = 1;
   Profile profile;  // by module, not by part; its `microbatch` is one of the candidate sizes
-  // What a job adds to the modules, in seconds: the loss of a microbatch, and the optimizer's step
-  // for each byte of trained parameters.
+  // The job adds these to the times of modules, in seconds: the loss of a microbatch, and the
+  // optimizer's step for each byte of trained parameters.
   double loss_forward = 0, loss_backward = 0, step_per_byte = 0;
 };
 

@@ -13,7 +13,7 @@ namespace pipewright {
 
 class WeightCopies {
  public:
-  // What uses a slot must be launched on the stream that is current now.
+  // Work that uses a slot must be launched on the stream that is current now.
   explicit WeightCopies(c10::Device device);
 
   // Allocates a buffer, numbered from 0, in host memory that the device reads asynchronously, and
@@ -21,7 +21,8 @@ class WeightCopies {
   std::shared_ptr<void> Allocate(uint64_t bytes);
 
   // Copies the first `bytes` of a buffer to its slot, after what used the slot before Release.
-  // What the current stream is given from now on comes after the copy; the host does not wait.
+  // Makes work that is launched on the current stream from now on come after the copy. The host does
+  // not wait.
   void Copy(size_t buffer, uint64_t bytes);
   // Returns true if the buffer may change: its last copy, if there is one, is done.
   bool Copied(size_t buffer) const;
