@@ -52,16 +52,18 @@ std::string TuneBudget::Ended() const { return interrupted ? "the interrupt" : "
 
 InterruptsEndBudgets::InterruptsEndBudgets() {
   interrupted = 0;
-  for (const int signal : {SIGINT, SIGTERM})
-    if (std::signal(signal, [](int number) {
-          interrupted = 1;
-          std::signal(number, SIG_DFL);
-        }) == SIG_IGN)
+  for (const int signal : {SIGINT, SIGTERM}) {
+    before_[signal] = std::signal(signal, [](int number) {
+      interrupted = 1;
+      std::signal(number, SIG_DFL);
+    });
+    if (before_[signal] == SIG_IGN)
       std::signal(signal, SIG_IGN);  // it runs in the background of a shell
+  }
 }
 
 InterruptsEndBudgets::~InterruptsEndBudgets() {
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  for (const auto& [signal, handler] : before_) std::signal(signal, handler);
   interrupted = 0;
 }
 

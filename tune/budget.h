@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "base/process/child.h"
@@ -43,6 +44,9 @@ class InterruptsEndBudgets {
   InterruptsEndBudgets();
   ~InterruptsEndBudgets();
   InterruptsEndBudgets(const InterruptsEndBudgets&) = delete;
+
+ private:
+  std::map<int, void (*)(int)> before_;  // the handlers of both signals, to be restored
 };
 
 }  // namespace pipewright

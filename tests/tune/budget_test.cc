@@ -44,5 +44,15 @@ TEST(TuneBudget, EndsByTimeOrInterrupt) {
   EXPECT_FALSE(all.IsOver());
 }
 
+TEST(TuneBudget, LeavesSignalsAsTheyWere) {
+  const auto before = std::signal(SIGINT, SIG_IGN);  // as in the background of a shell
+  {
+    const InterruptsEndBudgets interrupts;
+    std::raise(SIGINT);
+    EXPECT_FALSE(TuneBudget().IsOver());
+  }
+  EXPECT_EQ(std::signal(SIGINT, before), SIG_IGN);
+}
+
 }  // namespace
 }  // namespace pipewright
