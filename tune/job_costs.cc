@@ -84,11 +84,12 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
         figures = FiguresOfJob(request, job, budget, count, modules);
         if (figures) WriteKept(kept, name, kSteps, *figures);
       }
-      if (figures)
-        SetJobCosts(*figures, count, job.microbatch_size, problem);
-      else
+      if (!figures) {
         notes.push_back(budget.Ended() +
                         " ended the measurements: predictions are without loss and optimizer");
+        return;
+      }
+      SetJobCosts(*figures, count, job.microbatch_size, problem);
     } catch (const std::exception& error) {
       notes.push_back(
           "predictions are without loss and optimizer, since the job does not run on "

@@ -30,7 +30,8 @@ std::string ScheduleText(const TuneCandidate& c) {
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
   std::vector<std::vector<std::string>> table = {
       {"", "ranks", "threads", "microbatches", "schedule", "stages",
-       estimated ? "estimated" : "predicted", "measured", "from - to", "bubble", "peak", "binds"}};
+       estimated ? "estimated" : "predicted", "expected", "measured", "from - to", "bubble", "peak",
+       "binds"}};
   for (const TuneRow& row : rows) {
     const TuneCandidate& c = row.candidate;
     const auto [low, high] = std::minmax_element(row.steps.begin(), row.steps.end());
@@ -42,7 +43,7 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
                      std::to_string(c.threads),
                      std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
                      ScheduleText(c), std::to_string(c.conf.stage_to_ranks.size()),
-                     Milliseconds(c.step),
+                     Milliseconds(c.step), row.expected > 0 ? Milliseconds(row.expected) : "-",
                      !row.failure.empty() ? "failed"
                      : row.steps.empty()  ? "-"
                                           : Milliseconds(Median(row.steps)),
@@ -76,6 +77,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
                  {"recompute", c.recompute},
                  {"as_given", row.as_given},
                  {"predicted", c.step},
+                 {"expected", row.expected},
                  {"measured", row.steps},
                  {"measured_process_bytes", row.process_bytes},
                  {"bubble", c.bubble},

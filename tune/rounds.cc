@@ -30,8 +30,9 @@ std::string JobText(const TuneRequest& request, const Job& job, const TuneCandid
 std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
                                 const TuneProblem& problem) {
   std::vector<TuneRow> variants;
-  TuneRow other = best;
-  other.as_given = false, other.variant = true;
+  TuneRow other;
+  other.candidate = best.candidate;
+  other.in_process = best.in_process, other.variant = true;
   if (best.candidate.ranks > 1 && !request.in_process && !request.processes) {
     variants.push_back(other);
     variants.back().in_process = true;
@@ -89,6 +90,16 @@ void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
 
 }  // namespace
 
+double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows) {
+  std::vector<double> alike, all;  // measured ÷ predicted
+  for (const TuneRow& row : rows) {
+    if (row.steps.empty()) continue;
+    all.push_back(Median(row.steps) / row.candidate.step);
+    if (row.candidate.ranks == candidate.ranks) alike.push_back(all.back());
+  }
+  return candidate.step * (!alike.empty() ? Median(alike) : !all.empty() ? Median(all) : 1);
+}
+
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
@@ -120,6 +131,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(request.rounds) +
                        ": candidate " + std::to_string(i + 1) + " of " +
                        std::to_string(rows.size()) + left);
+      if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
       try {
         ++runs;
         if (!budget.IsOver() && MeasureRow(request, job, budget, row)) continue;

@@ -19,6 +19,7 @@ struct TuneRow {
   bool as_given = false;      // the job as it is
   bool in_process = false;    // ranks are threads of one process
   bool variant = false;       // runs otherwise than the model of costs can tell
+  double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run
   std::vector<double> steps;  // seconds, the median of each round
   std::string binds = {};     // WhatBinds
   int64_t process_bytes = 0;  // measured: the largest process of any rank
@@ -32,6 +33,11 @@ std::string JobText(const TuneRequest& request, const Job& job, const TuneCandid
 // of ranks, and other bodies where the job leaves them open and modules have both.
 std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
                                 const TuneProblem& problem);
+
+// Returns the predicted step of a candidate times what the runs of other candidates took longer
+// than predicted: those with as many ranks, or all if there are none. The modules are measured at
+// another time, without messages and the work between modules.
+double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
 // the first round, adds the variants of the fastest, and leaves out those that are clearly slower.

@@ -39,6 +39,32 @@ TEST(TuneResult, MeasuredRowsComeFirst) {
   EXPECT_EQ(rows.back().failure, "no memory");
 }
 
+// Runs of candidates with as many ranks tell best how much longer a run takes than predicted.
+TEST(TuneResult, ExpectedStepsFollowWhatWasMeasured) {
+  TuneCandidate candidate;
+  candidate.step = 10, candidate.ranks = 2;
+  std::vector<TuneRow> rows = {Row(4, {})};
+  EXPECT_EQ(ExpectedStep(candidate, rows), 10);
+  rows.push_back(Row(4, {9, 8, 7}));  // of one rank
+  EXPECT_EQ(ExpectedStep(candidate, rows), 20);
+  rows.push_back(Row(4, {6}));
+  rows.back().candidate.ranks = 2;
+  EXPECT_EQ(ExpectedStep(candidate, rows), 15);
+}
+
+TEST(TuneResult, VariantsHaveNotRunYet) {
+  TuneRow best = Row(4, {9, 8});
+  best.candidate.ranks = 2;
+  best.as_given = true;
+  best.process_bytes = 7;
+  const std::vector<TuneRow> variants = VariantsOf(best, {}, {}, {});
+  ASSERT_EQ(variants.size(), 1u);
+  EXPECT_TRUE(variants[0].in_process && variants[0].variant && !variants[0].as_given);
+  EXPECT_EQ(variants[0].candidate.step, 4);
+  EXPECT_TRUE(variants[0].steps.empty());
+  EXPECT_EQ(variants[0].process_bytes, 0);
+}
+
 TEST(TuneResult, TableAndReport) {
   TuneOutcome outcome;
   outcome.rows = {Row(0.0105, {0.011, 0.012, 0.010}), Row(0.5, {}, "no memory")};
