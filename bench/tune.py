@@ -3,7 +3,13 @@
 Each point of the grid trains once. Then the five fastest, the job as given, one PyTorch process and the tuned run train in
 turn; only these rounds count. One PyTorch process has as many threads as there are cores and computes the whole batch at
 once, except for convolutions, whose batch norm ties results to the microbatch: it then computes the job's microbatches.
-Samples go to RESULTS/raw/.
+
+--memory limits the memory of each rank instead: to what the weights and gradients of the job as given take, and a half,
+three quarters and all of its activations. The points of the grid that stay under the limit are those whose processes do,
+with the difference that the job as given has between its process and its prediction.
+
+--package compares packages of your own, each with its job, instead of the models of bench/models.py, and without a
+PyTorch process. Samples go to RESULTS/raw/.
 """
 import json
 import os
@@ -23,7 +29,8 @@ from report import show, spread
 RANKS = (1, 2)
 BODIES = ("autograd", "lists")
 MODULES = {"mlp": 8, "gpt": 4, "conv": 4}
-STEPS, WARMUP = {"tiny": 60, "small": 20, "medium": 6}, 6  # steps; during the first, modules choose how they compute
+SIZES = ("tiny", "small", "medium")
+WARMUP = 6  # steps, during which modules choose how they compute
 BEST = 5
 
 
@@ -78,12 +85,20 @@ class Refused(Exception):
 
 
 class Runs:
-    """Trains jobs of one model, and returns milliseconds of a step."""
+    """Trains jobs of one package, and returns milliseconds of a step."""
 
-    def __init__(self, build, folder, package, size):
-        self.build, self.folder, self.package, self.size = build, folder, package, size
+    def __init__(self, build, folder, package):
+        self.build, self.folder, self.package, self.steps = build, folder, package, 6
 
-    def step(self, job, conf, ranks, in_process=False):
+    def last(self, seconds, milliseconds):
+        """Makes each run take about this long after warm-up, with steps of about this length."""
+        self.steps = min(max(round(1e3 * seconds / milliseconds), 4), 60)
+
+    def step(self, *what):
+        return self.run(*what)[0]
+
+    def run(self, job, conf, ranks, in_process=False):
+        """Returns milliseconds of a step, and bytes of the largest process."""
         metrics = os.path.join(self.folder, "metrics.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
@@ -92,12 +107,14 @@ class Runs:
             ["mpirun", *place_ranks(ranks), "-n", str(ranks), program]
         environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         done = subprocess.run([*start, "train", self.package, job, "--conf", conf, "--metrics", metrics, "--steps",
-                               str(WARMUP + STEPS[self.size]), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               str(WARMUP + self.steps), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, env=environment)
         if done.returncode:
             raise Refused(f"{job} with {conf}: {done.stderr}")
         with open(metrics) as file:
-            return 1e3 * statistics.median(json.loads(line)["seconds"] for line in list(file)[WARMUP:])
+            steps = [json.loads(line) for line in file]
+        return (1e3 * statistics.median(step["seconds"] for step in steps[WARMUP:]),
+                max(bytes for step in steps for bytes in step.get("memory", [0])))
 
 
 def grid(runs, given, modules, changes, names):
@@ -118,74 +135,166 @@ def grid(runs, given, modules, changes, names):
                     yield name, write(os.path.join(runs.folder, f"{name}.json"), job), conf, ranks
 
 
-def tune(options, runs, job):
-    """Tunes and returns (job, conf, ranks, in process, predicted milliseconds)."""
+def tune(options, runs, job, *more):
+    """Tunes. Returns (job, conf, ranks, in process), and the candidates of the report."""
     out = os.path.join(runs.folder, "tuned")
     environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    subprocess.run([os.path.join(options.build, "pipewright"), "tune", runs.package, job, "--ranks", str(max(RANKS)), "-o",
-                    out, "--budget", options.budget], check=True, stdout=subprocess.PIPE, env=environment)
+    done = subprocess.run([os.path.join(options.build, "pipewright"), "tune", runs.package, job, "--ranks", str(max(RANKS)), "-o",
+                           out, "--force", "--budget", options.budget, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, env=environment)
+    if done.returncode:
+        raise Refused(done.stderr)
     with open(os.path.join(out, "report.json")) as file:
-        best = json.load(file)["candidates"][0]
-    return (os.path.join(out, "job.json"), os.path.join(out, "conf.json"), best["ranks"], best["in_process"],
-            1e3 * best["predicted"])
+        candidates = json.load(file)["candidates"]
+    best = candidates[0]
+    return (os.path.join(out, "job.json"), os.path.join(out, "conf.json"), best["ranks"], best["in_process"]), candidates
 
 
-def compare(options, name, size):
-    with tempfile.TemporaryDirectory() as folder:
-        package = compile_package(options.build, folder, name, size)
-        runs = Runs(options.build, folder, package, size)
-        with open(write_job(folder, name, size, models.MICROBATCHES, "1f1b")) as file:
-            given = json.load(file)
-        given.pop("threads")
-        job = write(os.path.join(folder, "job.json"), given)
-        points, refused = {}, 0
-        for point, *what in grid(runs, given, MODULES[name], name != "conv", options.schedules or schedules(options.build)):
-            try:
-                points[point] = (runs.step(*what), what)
-            except Refused:
-                refused += 1
-        *tuned, predicted = tune(options, runs, job)
-        turns = {point: what for point, (_, what) in sorted(points.items(), key=lambda p: p[1][0])[:BEST]}
-        turns["as given"] = [job, make_conf(options.build, folder, MODULES[name], "1f1b", 2), 2]
-        turns["tuned"] = tuned
-        parts = models.MICROBATCHES if name == "conv" else 1
-        single = start_single(len(cores()), ["--model", name, "--size", size])
-        samples = {each: [] for each in [*turns, "one process"]}
+def compare(options, label, runs, given, modules, changes, single):
+    """Compares for one package and job. `single` returns milliseconds of a step of one PyTorch process, or is None."""
+    job = write(os.path.join(runs.folder, "job.json"), given)
+    as_given = [job, make_conf(runs.build, runs.folder, modules, given.get("schedule", "1f1b"), max(RANKS)), max(RANKS)]
+    length = runs.step(*as_given)
+    runs.last(0.3, length)
+    points, refused = {}, 0
+    for point, *what in grid(runs, given, modules, changes, options.schedules or schedules(options.build)):
         try:
-            single.ask(f"steps {WARMUP} {parts}")
-            for _ in range(options.repetitions):
-                for each, what in turns.items():
-                    samples[each].append(runs.step(*what))
-                [answer] = single.ask(f"steps {STEPS[size] + 1} {parts}")
-                ends = answer["ends"]
-                samples["one process"].append(statistics.median(b - a for a, b in zip(ends, ends[1:])) / 1e3)
-        finally:
-            single.close()
-    ratio = lambda other: spread([a / b for a, b in zip(samples["tuned"], samples[other])])
+            points[point] = (runs.step(*what), what)
+        except Refused:
+            refused += 1
+    tuned, candidates = tune(options, runs, job)
+    predicted = 1e3 * candidates[0]["predicted"]
+    runs.last(1, length)
+    turns = {point: what for point, (_, what) in sorted(points.items(), key=lambda p: p[1][0])[:BEST]}
+    turns |= {"as given": as_given, "tuned": tuned}
+    samples = {each: [] for each in turns}
+    if single:
+        samples["one process"] = []
+    for _ in range(options.repetitions):
+        for each, what in turns.items():
+            samples[each].append(runs.step(*what))
+        if single:
+            samples["one process"].append(single(runs.steps))
+    ratio = lambda other: show(spread([a / b for a, b in zip(samples["tuned"], samples[other])]))
     best = min(list(turns)[:BEST], key=lambda each: statistics.median(samples[each]))
     median = statistics.median(samples["tuned"])
-    row = (f"| {name} {size} | {median:.2f} | {show(ratio('as given'))} | {show(ratio(best))} ({best}) | "
-           f"{show(ratio('one process'))} | {predicted / median:.2f} |")
+    row = (f"| {label} | {median:.2f} | {ratio('as given')} | {ratio(best)} ({best}) | "
+           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
                  "best": best}
 
 
+def compare_memory(options, name, size):
+    """Compares under limits of memory. Yields rows of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(options.build, folder, compile_package(options.build, folder, name, size))
+        with open(write_job(folder, name, size, models.MICROBATCHES, "1f1b")) as file:
+            given = json.load(file)
+        job = write(os.path.join(folder, "job.json"), given)
+        as_given = [job, make_conf(options.build, folder, MODULES[name], "1f1b", max(RANKS)), max(RANKS)]
+        runs.last(0.3, runs.step(*as_given))
+        points = {}
+        for point, *what in grid(runs, given, MODULES[name], name != "conv", options.schedules or schedules(options.build)):
+            try:
+                points[point] = (*runs.run(*what), what)
+            except Refused:
+                pass
+        _, candidates = tune(options, runs, job)
+        [peaks] = [c["peak_bytes"] for c in candidates if c["as_given"]]
+        peak = max(peaks)
+        weights = [os.path.getsize(os.path.join(runs.package, "weights", file))
+                   for file in os.listdir(os.path.join(runs.package, "weights"))]
+        kept = 2 * sum(weights) / max(RANKS)  # weights and gradients; stages have the same number of modules
+        process = runs.run(*as_given)[1] - peak
+        for share in (0.5, 0.75, 1):
+            limit = kept + share * (peak - kept)
+            fitting = {point: ms for point, (ms, bytes, _) in points.items() if bytes - process <= limit}
+            label = f"{name} {size}, {100 * share:.0f} % of activations: {limit / 1e6:.0f} MB"
+            try:
+                tuned, candidates = tune(options, runs, job, "--memory", str(int(limit)))
+            except Refused as refusal:
+                row = f"| {label} | refused | {len(fitting)} points of the grid fit |"
+                print(row, str(refusal).strip().splitlines()[-2:], flush=True)
+                yield row, {"fitting": fitting}
+                continue
+            best = sorted(fitting, key=fitting.get)[:3]
+            samples = {each: [] for each in ["tuned", *best]}
+            for _ in range(options.repetitions):
+                for each in samples:
+                    samples[each].append(runs.run(*(tuned if each == "tuned" else points[each][2])))
+            used = max(bytes for _, bytes in samples["tuned"]) - process
+            median = lambda each: statistics.median(ms for ms, _ in samples[each])
+            winner = min(best, key=median, default=None)
+            ratio = show(spread([a / b for (a, _), (b, _) in zip(samples["tuned"], samples[winner])])) if winner else "-"
+            row = f"| {label} | {median('tuned'):.1f} ms, {used / limit:.2f} of the limit | {ratio} ({winner}) |"
+            print(row, flush=True)
+            yield row, {"samples": samples, "limit": limit, "process": process}
+
+
+def compare_model(options, name, size):
+    """Compares for a model of bench/models.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(options.build, folder, compile_package(options.build, folder, name, size))
+        with open(write_job(folder, name, size, models.MICROBATCHES, "1f1b")) as file:
+            given = json.load(file)
+        given.pop("threads")
+        parts = models.MICROBATCHES if name == "conv" else 1
+        process = start_single(len(cores()), ["--model", name, "--size", size])
+        try:
+            process.ask(f"steps {WARMUP} {parts}")
+
+            def single(steps):
+                [answer] = process.ask(f"steps {steps + 1} {parts}")
+                return statistics.median(b - a for a, b in zip(answer["ends"], answer["ends"][1:])) / 1e3
+            return compare(options, f"{name} {size}", runs, given, MODULES[name], name != "conv", single)
+        finally:
+            process.close()
+
+
+def compare_package(options, package, job):
+    """Compares for a package and a job. The tensors of the job's data lie beside it."""
+    with open(job) as file:
+        given = json.load(file)
+    if "tensors" in given["data"]:
+        given["data"]["tensors"] = os.path.join(os.path.dirname(os.path.abspath(job)), given["data"]["tensors"])
+    with open(os.path.join(package, "manifest.json")) as file:
+        modules = len(json.load(file)["modules"])
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(options.build, folder, os.path.abspath(package))
+        return compare(options, os.path.basename(os.path.normpath(package)), runs, given, modules, True, None)
+
+
 def main():
     parser = command_line.parser(__doc__)
     parser.add_argument("--models", nargs="+", default=list(models.SIZES), choices=list(models.SIZES))
-    parser.add_argument("--sizes", nargs="+", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--sizes", nargs="+", default=SIZES, choices=SIZES)
+    parser.add_argument("--memory", action="store_true", help="compare under limits of memory")
+    parser.add_argument("--package", nargs=2, action="append", metavar=("PACKAGE", "JOB"))
     parser.add_argument("--schedules", nargs="+", help="of the grid (default: all that can run)")
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
     raw = {"title": "Tuning", "samples": {}, "table": [
         "| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
         "|---|---|---|---|---|---|"]}
-    for name in options.models:
+    if options.memory:
+        raw = {"title": "Tuning under limits of memory", "samples": {}, "table": [
+            "| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]}
+
+    def add(label, row, samples):
+        raw["table"].append(row)
+        raw["samples"][label] = samples
+        write(os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json"), raw)
+
+    for package, job in options.package or []:
+        add(package, *compare_package(options, package, job))
+    for name in [] if options.package else options.models:
         for size in options.sizes:
-            row, raw["samples"][f"{name} {size}"] = compare(options, name, size)
-            raw["table"].append(row)
-    write(os.path.join(options.results, "raw", "tune-all.json"), raw)
+            if not options.memory:
+                add(f"{name} {size}", *compare_model(options, name, size))
+                continue
+            for number, result in enumerate(compare_memory(options, name, size)):
+                add(f"{name} {size} {number}", *result)
 
 
 if __name__ == "__main__":
