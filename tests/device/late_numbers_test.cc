@@ -44,7 +44,7 @@ TEST(LateNumbers, OnlyReadWaitsForTheDevice) {
   LateNumbers late;
   double first = -1, second = -1;
   const at::Tensor three = at::full({1}, 3., at::device(at::Device("sim:0")));
-  EXPECT_FALSE(sim::Gate(sim::CurrentQueue(0)).StopsHost([&] { late.Add(three, &first); }));
+  ASSERT_FALSE(sim::Gate(sim::CurrentQueue(0)).StopsHost([&] { late.Add(three, &first); }));
   while (!late.Ready()) {
   }
   sim::Gate gate(sim::CurrentQueue(0));

@@ -82,7 +82,6 @@ MUTATIONS = [
     # Weights on disk.
     *mutations(
         "runtime/stage/weight_copies.cc",
-        ("  slot.device.record_stream(stream_);\n", "", COPIES),
         ("  slot.released.block(stream_);\n", "", COPIES),
         ("    c10::StreamGuard guard(stream_);\n", "", COPIES),
         ("/*non_blocking=*/true", "false", COPIES),
