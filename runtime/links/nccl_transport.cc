@@ -246,11 +246,10 @@ struct NcclTransport::State {
     std::erase_if(in_flight, [&](const auto& one) { return one.get() == &transfer; });
   }
 
-  // Releases the memory of transfers that have ended, in the order of the current stream.
+  // Releases the memory of transfers that have ended.
   void Release() {
-    std::erase_if(in_flight, [&](const auto& one) {
+    std::erase_if(in_flight, [](const auto& one) {
       if (!one->moved->query()) return false;
-      one->moved->block(Current());
       one->bundle = {};
       return true;
     });
@@ -307,8 +306,6 @@ struct NcclTransport::State {
       for (int round = 0; !abandon && Waits(); ++round) Poll(round);
       for (int round = 0; !abandon && std::any_of(links.begin(), links.end(), moves); ++round)
         Poll(round);
-      for (auto& [pair, link] : links)
-        if (!abandon) link.stream.synchronize();  // it has ended
     } catch (const std::exception&) {  // the device, another rank or NCCL has failed
       abandon = true;
     }

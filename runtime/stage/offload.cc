@@ -179,9 +179,9 @@ bool OffloadedWeights::IsWaiting(int unit) const {
   });
 }
 
-// Returns a weight that is on disk, once it has been read.
+// Returns a weight that is on disk, once it has been read. The stage that uses it is not waiting,
+// so neither is its unit, whose LOAD comes first.
 at::Tensor OffloadedWeights::WeightOf(const Place& place, const WeightInfo& info) {
-  AdvanceUntil([&] { return !IsWaiting(place.unit); });
   char* const data = stream_->Wait(place.unit)[place.piece];
   const at::ScalarType type = DtypeOf(info.dtype);
   if (!copies_) return at::from_blob(data, info.shape, at::dtype(type));

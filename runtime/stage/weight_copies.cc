@@ -22,7 +22,6 @@ std::shared_ptr<void> WeightCopies::Allocate(uint64_t bytes) {
   Slot& slot =
       slots_.emplace_back(Slot{PinnedBytes(size, kBlock), EmptyOn(device_, {size}, at::kByte),
                                c10::Event(device_.type()), c10::Event(device_.type())});
-  slot.device.record_stream(stream_);
   Release(slots_.size() - 1);
   return {std::make_shared<at::Tensor>(slot.host), RegionOf(slot.host).data};
 }

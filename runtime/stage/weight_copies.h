@@ -38,7 +38,8 @@ class WeightCopies {
 
  private:
   struct Slot {
-    at::Tensor host, device;  // bytes
+    // Bytes. The current stream comes after each copy, so `device` may be freed at any time.
+    at::Tensor host, device;
     c10::Event copied, released;
   };
   const c10::Device device_;

@@ -285,9 +285,20 @@ void Launch(Queue& queue, const char* name, std::function<void()> task,
   Push(queue, {name, std::move(task)});
 }
 
-bool IsIdle(Queue& queue) {
+bool HasFailed(Queue& queue) {
   std::lock_guard lock(queue.mutex);
-  return queue.tasks.empty() && !queue.busy;
+  return queue.error != nullptr;
+}
+
+bool IsIdle(Queue& queue) {
+  std::lock_guard lock(TheMachine().mutex);
+  {
+    std::lock_guard of_queue(queue.mutex);
+    if (!queue.tasks.empty() || queue.busy) return false;
+  }
+  Merge(TheMachine().host, queue.clock);
+  ThrowError(queue);
+  return true;
 }
 
 void Synchronize(Queue& queue) {
@@ -334,12 +345,18 @@ bool IsDone(Mark& mark) {
     std::lock_guard lock(mark.mutex);
     if (!mark.done) return false;
   }
-  Wait(mark);
+  std::lock_guard lock(TheMachine().mutex);
+  Merge(TheMachine().host, mark.clock);
   return true;
 }
 
+static std::atomic<int> hosts_waiting = 0;
+int HostsWaiting() { return hosts_waiting; }
+
 void Wait(Mark& mark) {
+  ++hosts_waiting;
   WaitDone(mark);
+  --hosts_waiting;
   std::lock_guard lock(TheMachine().mutex);
   Merge(TheMachine().host, mark.clock);
 }
@@ -467,3 +484,5 @@ void sim_launch(void* stream, const char* name, void (*task)(void*), void* conte
 }
 
 void* sim_shadow(const void* of_device) { return sim::ShadowOf(of_device); }
+
+bool sim_has_failed(void* stream) { return sim::HasFailed(*static_cast<sim::Queue*>(stream)); }

@@ -45,6 +45,8 @@ int DeviceOf(const Queue& queue);
 // CUDA. `name` must outlive the memory.
 void Launch(Queue& queue, const char* name, std::function<void()> task,
             const std::vector<Access>& accesses);
+bool HasFailed(Queue& queue);  // a task threw, and later ones do not run
+// Returns true if all tasks are done: the host may rely on it as after a wait. Throws like Launch.
 bool IsIdle(Queue& queue);
 // Wait on the host for everything that has been launched; throw like Launch.
 void Synchronize(Queue& queue);
@@ -55,6 +57,7 @@ std::shared_ptr<Mark> Record(Queue& queue);
 void Block(Queue& queue, const std::shared_ptr<Mark>& mark);
 bool IsDone(Mark& mark);
 void Wait(Mark& mark);  // on the host
+int HostsWaiting();     // threads that wait on the host now
 double Milliseconds(Mark& from, Mark& to);
 
 struct OutOfMemory : std::runtime_error {
@@ -85,4 +88,5 @@ extern "C" {
 void sim_launch(void* stream, const char* name, void (*task)(void*), void* context,
                 const sim::Access* accesses, size_t count);
 void* sim_shadow(const void* of_device);
+bool sim_has_failed(void* stream);
 }

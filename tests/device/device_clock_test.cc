@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "gate.h"
 #include "runtime/exec/clock.h"
+#include "torch_device.h"
 
 namespace pipewright {
 namespace {
@@ -32,6 +34,20 @@ TEST(DeviceClock, MomentsAreThoseOfTheDevice) {
     EXPECT_LE(stop, after);
     EXPECT_EQ(clock.Reached(), 2);
   }
+}
+
+TEST(DeviceClock, KnowsWhatTheDeviceHasReached) {
+  DeviceClock clock(at::Device("sim:0"));
+  clock.Begin();
+  clock.Mark();
+  while (!clock.AllReached()) {
+  }
+  sim::Gate gate(sim::CurrentQueue(0));
+  const int mark = clock.Mark();
+  EXPECT_EQ(clock.Reached(), 1);
+  EXPECT_FALSE(clock.AllReached());
+  EXPECT_TRUE(gate.StopsHost([&] { clock.Moment(mark); }));
+  EXPECT_TRUE(clock.AllReached());
 }
 
 }  // namespace

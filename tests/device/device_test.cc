@@ -8,8 +8,8 @@
 #include <torch/torch.h>
 
 #include <cstring>
-#include <future>
 
+#include "gate.h"
 #include "tests/error_text.h"
 #include "torch_device.h"
 
@@ -43,15 +43,6 @@ struct OnDevice : testing::Test {
   }
 };
 
-// Blocks a stream until it is released.
-struct Gate {
-  std::promise<void> opens;
-  explicit Gate(const c10::Stream& stream) {
-    Launch(QueueOf(stream), "gate", [open = opens.get_future().share()] { open.wait(); }, {});
-  }
-  void Open() { opens.set_value(); }
-};
-
 #define EXPECT_SAYS(text, ...)                                              \
   do {                                                                      \
     const std::string said = ErrorOf<std::exception>([&] { __VA_ARGS__; }); \
@@ -81,13 +72,13 @@ TEST_F(OnDeviceDeathTest, HostCannotTouchItsMemory) {
   float copy[64];
   EXPECT_EXIT(std::exit(static_cast<int>(data[0])), testing::KilledBySignal(SIGSEGV), "");
   EXPECT_EXIT(data[0] = 1, testing::KilledBySignal(SIGSEGV), "");
-  EXPECT_EXIT(std::memcpy(copy, x.const_data_ptr(), sizeof copy),
-              testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(std::memcpy(copy, x.const_data_ptr(), sizeof copy), testing::KilledBySignal(SIGSEGV),
+              "");
 }
 
 TEST_F(OnDevice, CopyToTheHostReadTooEarlyIsNaN) {
   const Tensor x = torch::ones({4}, kFirst);
-  Gate gate(main);
+  Gate gate(QueueOf(main));
   const Tensor host = x.to(at::kCPU, at::kFloat, /*non_blocking=*/true);
   EXPECT_TRUE(host.is_pinned());
   EXPECT_TRUE(std::isnan(host.const_data_ptr<float>()[0]));
@@ -96,18 +87,30 @@ TEST_F(OnDevice, CopyToTheHostReadTooEarlyIsNaN) {
   EXPECT_EQ(host.const_data_ptr<float>()[0], 1);
 }
 
-// Pinned memory is read when the stream gets there, other memory at the call.
+// Pinned memory is read when the stream gets there; the host waits for copies of other memory.
 TEST_F(OnDevice, CopyFromPinnedMemoryIsLate) {
   const Tensor pinned = torch::ones({4}).pin_memory(), plain = torch::ones({4});
   Tensor from_pinned = torch::empty({4}, kFirst), from_plain = torch::empty({4}, kFirst);
-  Gate gate(main);
-  from_pinned.copy_(pinned, /*non_blocking=*/true);
-  from_plain.copy_(plain, /*non_blocking=*/true);
-  pinned.fill_(2);
-  plain.fill_(2);
-  gate.Open();
+  EXPECT_FALSE(Gate(QueueOf(main)).StopsHost([&] {
+    from_pinned.copy_(pinned, /*non_blocking=*/true);
+    pinned.fill_(2);
+  }));
   EXPECT_EQ(from_pinned.sum().item<float>(), 8);
+  EXPECT_TRUE(Gate(QueueOf(main)).StopsHost([&] {
+    from_plain.copy_(plain, /*non_blocking=*/true);
+    plain.fill_(2);
+  }));
   EXPECT_EQ(from_plain.sum().item<float>(), 4);
+}
+
+TEST_F(OnDevice, AnIdleStreamIsAsGoodAsAWait) {
+  Tensor x = torch::ones({4}, kFirst);
+  SideWaitsForMain();
+  Tensor y = OnSide(x);
+  while (!side.query()) {
+  }
+  x.reset();
+  EXPECT_EQ(y.add(1).sum().item<float>(), 12);
 }
 
 TEST_F(OnDevice, StreamsWithoutAnEventRace) {
@@ -137,7 +140,7 @@ TEST_F(OnDevice, MemoryFreedInUseIsAnError) {
 TEST_F(OnDevice, RecordedMemoryMayBeFreed) {
   Tensor x = torch::ones({1 << 20}, kFirst);
   SideWaitsForMain();
-  Gate gate(side);
+  Gate gate(QueueOf(side));
   const Tensor y = OnSide(x);
   x.record_stream(side);
   x.reset();
@@ -179,7 +182,7 @@ TEST_F(OnDevice, LaunchesOfLibrariesAreChecked) {
 TEST_F(OnDevice, EventsTakeTime) {
   c10::Event from(at::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
   c10::Event to(at::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
-  Gate gate(main);
+  Gate gate(QueueOf(main));
   from.record(main);
   to.record(main);
   EXPECT_FALSE(to.query());
@@ -226,7 +229,7 @@ torch::jit::Module MakeModule(c10::Device device) {
   torch::manual_seed(0);
   torch::jit::Module module("net");
   const std::pair<const char*, std::vector<int64_t>> weights[] = {
-      {"filters", {8, 3, 3, 3}}, {"scale", {8}},       {"shift", {8}},    {"words", {10, 32}},
+      {"filters", {8, 3, 3, 3}}, {"scale", {8}},    {"shift", {8}},    {"words", {10, 32}},
       {"project", {32, 96}},     {"mix", {32, 32}}, {"head", {32, 10}}};
   for (const auto& [name, sizes] : weights)
     module.register_parameter(name, torch::randn(sizes).to(device).requires_grad_(), false);

@@ -5,6 +5,9 @@
 
 #include <vector>
 
+#include "gate.h"
+#include "torch_device.h"
+
 namespace pipewright {
 namespace {
 
@@ -35,6 +38,21 @@ TEST(LateNumbers, OfADeviceAreThereAfterRead) {
       ASSERT_EQ(reals[i], static_cast<double>(i) + round) << i;
     EXPECT_EQ(whole, 1);
   }
+}
+
+TEST(LateNumbers, OnlyReadWaitsForTheDevice) {
+  LateNumbers late;
+  double first = -1, second = -1;
+  const at::Tensor three = at::full({1}, 3., at::device(at::Device("sim:0")));
+  ASSERT_FALSE(sim::Gate(sim::CurrentQueue(0)).StopsHost([&] { late.Add(three, &first); }));
+  while (!late.Ready()) {
+  }
+  sim::Gate gate(sim::CurrentQueue(0));
+  late.Add(three.mul(2), &second);
+  EXPECT_FALSE(late.Ready());
+  EXPECT_TRUE(gate.StopsHost([&] { late.Read(); }));
+  EXPECT_EQ(first, 3);
+  EXPECT_EQ(second, 6);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include "gate.h"
 #include "tensors/dtype.h"
 #include "tests/temp_folder.h"
+#include "torch_device.h"
 
 namespace pipewright {
 
@@ -64,6 +66,16 @@ TEST(DeviceMemory, IsFilledInPieces) {
       }
       EXPECT_TRUE(Same(OnHost(filled), example)) << device;
     }
+}
+
+TEST(DeviceMemory, IsFilledWhileTheHostGoesOn) {
+  const at::Tensor here = at::ones({1000});
+  at::Tensor there;
+  EXPECT_FALSE(sim::Gate(sim::CurrentQueue(0)).StopsHost([&] {
+    there = OnDeviceLater(here, kDevice);
+    here.fill_(2);
+  }));
+  EXPECT_EQ(there.sum().item<float>(), 1000);
 }
 
 TEST(DeviceMemory, IsCopiedToTheHostOnlyIfItMust) {

@@ -3,28 +3,32 @@
 python3 tests/device/mutate.py [--only TEXT] [--list] [BUILD]
 
 Builds and tests with each line of MUTATIONS changed, and puts the line back. Fails if no test notices a change. Takes a
-minute for each. A test that is not done after LIMIT seconds has noticed, too: without a wait, some hang.
+minute for each. A test that is not done after LIMIT seconds has noticed, too: without a wait, some hang. First it looks
+for waits that have no mutation; --list does no more than that.
 """
 import argparse
 import dataclasses
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIMIT = 180  # seconds
+LIMIT = 60  # seconds
 
-UNIT = ("device", "device.late")
-LINK = ("link", "link.late")
-
-MPI = "device_test.Devices.test_through_host_memory_and_beside_the_cpu"
-WAITS = "device_test.Nccl.test_the_host_waits_once_a_step"
-REPLICAS = "replica_test.Replicas.test_4_3_1"
-EQUAL = "equality_test.Equality.test_tied_weights_on_1_2_3_and_5_ranks"
-OFFLOAD = "offload_test.Offload.test_training_with_frozen_weights_on_disk"
-DELAYS = "device_test.Nccl.test_delays_change_no_bit"
-PROFILE = "device_test.Devices.test_profile_measures_on_devices"
+# Programs, and which of their tests.
+NUMBERS = "device_tests LateNumbers.*"
+MEMORY = "device_tests DeviceMemory.*"
+CLOCK = "device_tests DeviceClock.*"
+COPIES = "device_tests WeightCopies.*"
+DISK = "device_tests OffloadedWeights.*"
+SUMS = "device_tests GradientSums.*"
+STAGES = "device_tests TorchStages.*"
+LINK = "nccl_transport_tests NcclTransport.*"
+LINKS = "nccl_transport_tests MeasureLinks.*"
+PLANS = "nccl_transport_tests PlansOverNccl.*"
+STEPS = "nccl_transport_tests Session.*"
 
 
 @dataclasses.dataclass
@@ -35,61 +39,135 @@ class Mutation:
     tests: tuple  # the first one that notices ends the search
 
 
+def mutations(file, *changes):
+    return [Mutation(file, *change[:2], change[2:]) for change in changes]
+
+
 MUTATIONS = [
     # Numbers that are read late.
-    Mutation("tensors/late_numbers.cc", "  AfterCopies().synchronize();\n", "", UNIT),
-    Mutation("tensors/late_numbers.cc", "    copied_->record(guard.getStream(device_));\n", "", UNIT),
-    Mutation("tensors/late_numbers.cc", "  copied_.reset();\n", "", UNIT),
-    Mutation("tensors/late_numbers.cc", "at::dtype(at::kDouble).pinned_memory(true)", "at::dtype(at::kDouble)", (WAITS,)),
+    *mutations(
+        "tensors/late_numbers.cc",
+        ("  AfterCopies().synchronize();\n", "", NUMBERS),
+        ("    copied_->record(guard.getStream(device_));\n", "    (void)guard;\n", NUMBERS),
+        ("  copied_.reset();\n", "", NUMBERS),
+        ("AfterCopies().query()", "true", NUMBERS),
+        ("/*non_blocking=*/true", "false", NUMBERS),
+        (".pinned_memory(true)", "", NUMBERS)),
     # Copies between host and device.
-    Mutation("tensors/device_memory.cc", "tensor.pin_memory().to(device, /*non_blocking=*/true)", "tensor.to(device)",
-             (WAITS,)),
-    Mutation("tensors/device_memory.cc", ".dtype(at::kByte).pinned_memory(true)", ".dtype(at::kByte)", UNIT),
+    *mutations(
+        "tensors/device_memory.cc",
+        ("tensor.pin_memory().to(device, /*non_blocking=*/true)", "tensor.to(device)", MEMORY),
+        ("tensor.pin_memory()", "tensor", MEMORY),
+        (".dtype(at::kByte).pinned_memory(true)", ".dtype(at::kByte)", COPIES)),
     # Times.
-    Mutation("runtime/stage/device_clock.cc", "  events_[used_].record(guard.getStream(device_));\n", "", UNIT),
-    Mutation("runtime/stage/device_clock.cc", "  if (!event.query()) event.synchronize();\n", "", UNIT),
-    Mutation("runtime/measure/links.cc", "  guard.getStream(device).synchronize();\n", "", (PROFILE,)),
+    *mutations(
+        "runtime/stage/device_clock.cc",
+        ("  events_[used_].record(guard.getStream(device_));\n", "  (void)guard;\n", CLOCK),
+        (" && events_[reached_].query()", "", CLOCK),
+        ("  if (!event.query()) event.synchronize();\n", "", CLOCK)),
+    *mutations("runtime/measure/links.cc", ("  guard.getStream(device).synchronize();\n", "  (void)guard;\n", LINKS)),
+    # The end of a step.
+    *mutations(
+        "runtime/stage/stage.cc",
+        ("state_->late.Ready()", "true", STAGES),
+        ("state_->clock.AllReached()", "true", STAGES),
+        ("  state_->clock.Mark();  // AwaitsDevice\n", "", STAGES)),
+    *mutations(
+        "runtime/session.cc",
+        ("    Values().WaitUntil([&] { return stages->AwaitsDevice(); }, std::chrono::microseconds(20));\n",
+         "    (void)0;\n",
+         STEPS),
+        ("  AwaitDevice();\n  stages->ReadNumbers();\n", "  stages->ReadNumbers();\n", STEPS),
+        ("    if (links_ && job.merge_buffers) AwaitDevice();\n", "", STEPS)),
     # Weights on disk.
-    Mutation("runtime/stage/weight_copies.cc", "  slot.device.record_stream(stream_);\n", "", UNIT),
-    Mutation("runtime/stage/weight_copies.cc", "  slot.released.block(stream_);\n", "", UNIT),
-    Mutation("runtime/stage/weight_copies.cc", "    c10::StreamGuard guard(stream_);\n", "", UNIT),
-    Mutation("runtime/stage/weight_copies.cc", "  slot.copied.record(stream_);\n", "", UNIT),
-    Mutation("runtime/stage/weight_copies.cc", "  slot.copied.block(CurrentStream(device_));\n", "", UNIT),
-    Mutation("runtime/stage/weight_copies.cc", "  slots_.at(buffer).released.record(CurrentStream(device_));\n", "", UNIT),
-    Mutation("runtime/stage/offload.cc", "    copies_->Release(copied->second);\n", "    ;\n", (OFFLOAD,)),
-    Mutation("runtime/stage/offload.cc", "      if (!copies_->Copied(copied->second)) return;\n", "", (OFFLOAD, DELAYS)),
-    Mutation("runtime/stage/offload.cc", "  AdvanceUntil([&] { return !IsWaiting(place.unit); });\n", "", (OFFLOAD, DELAYS)),
+    *mutations(
+        "runtime/stage/weight_copies.cc",
+        ("  slot.released.block(stream_);\n", "", COPIES),
+        ("    c10::StreamGuard guard(stream_);\n", "", COPIES),
+        ("/*non_blocking=*/true", "false", COPIES),
+        ("  slot.copied.record(stream_);\n", "", COPIES),
+        ("  slot.copied.block(CurrentStream(device_));\n", "", COPIES),
+        ("slots_.at(buffer).copied.query()", "slots_.size() > buffer", COPIES),
+        ("  slots_.at(buffer).released.record(CurrentStream(device_));\n", "  (void)buffer;\n", COPIES)),
+    *mutations(
+        "runtime/stage/offload.cc",
+        ("    copies_->Release(copied->second);\n", "    (void)copied;\n", DISK),
+        ("      if (!copies_->Copied(copied->second)) return;\n", "", DISK),
+        ("  AdvanceUntil([&] { return !IsWaiting(stage); });\n", "", DISK),
+        ("  AdvanceUntil([&] { return waiting_.empty(); });\n", "", DISK),
+        ("return {.kind = Awaited::kDevice, .microbatch = copies_->count()}", "return {}", DISK)),
     # The device of each rank's thread.
-    Mutation("runtime/rank_device.cc", "at::accelerator::setDeviceIndex(device.index())", "{}", (EQUAL,)),
+    *mutations("runtime/rank_device.cc", ("at::accelerator::setDeviceIndex(device.index())", "{}", LINK)),
     # Sums of gradients over ranks.
-    Mutation("runtime/stage/gradient_sums.cc", "    Follow(*computing_, *stream_);\n", "", (REPLICAS,)),
-    Mutation("runtime/stage/gradient_sums.cc", "  return std::make_shared<c10::StreamGuard>(*stream_);\n",
-             "  return nullptr;\n", (REPLICAS, WAITS)),
-    Mutation("runtime/stage/gradient_sums.cc", "  if (computing_) Follow(*stream_, *computing_);\n", "", (REPLICAS,)),
-    Mutation("runtime/stage/gradient_sums.cc", "      if (computing_) whole.record_stream(*computing_);", "", (REPLICAS,)),
-    Mutation("runtime/exec/reduce.cc", "      transport_.ComeAfter(one.token);\n", "", (REPLICAS, EQUAL)),
+    *mutations(
+        "runtime/stage/gradient_sums.cc",
+        ("    Follow(*computing_, *stream_);\n", "", SUMS),
+        ("  return std::make_shared<c10::StreamGuard>(*stream_);\n", "  return nullptr;\n", SUMS),
+        ("  if (computing_) Follow(*stream_, *computing_);\n", "", SUMS),
+        ("      if (computing_) whole.record_stream(*computing_);", "", SUMS)),
+    *mutations("runtime/exec/reduce.cc", ("      transport_.ComeAfter(one.token);\n", "", PLANS)),
     # Values over NCCL.
-    Mutation("runtime/links/nccl_transport.cc", "    After(Current(), link.stream);\n", "", LINK),
-    Mutation("runtime/links/nccl_transport.cc", "      transfer->ready->record(Current());\n", "", LINK),
-    Mutation("runtime/links/nccl_transport.cc", "    transfer->ready->block(transfer->link->stream);\n", "", LINK),
-    Mutation("runtime/links/nccl_transport.cc", "    done.record(link.stream);\n", "", LINK),
-    Mutation("runtime/links/nccl_transport.cc",
-             "    if (!transfer.moved || transfer.link->sends) return;\n    transfer.moved->block(Current());\n",
-             "    if (!transfer.moved || transfer.link->sends) return;\n", LINK),
-    Mutation("runtime/links/nccl_transport.cc", "      if (!one->moved->query()) return false;\n", "", LINK),
-    Mutation("runtime/links/nccl_transport.cc",
-             "      if (!one->moved->query()) return false;\n      one->moved->block(Current());\n",
-             "      if (!one->moved->query()) return false;\n", LINK),
-    Mutation("runtime/links/nccl_transport.cc",
-             "std::any_of(links.begin(), links.end(), moves)", "false", LINK),
-    Mutation("runtime/links/nccl_transport.cc",
-             "  if (transfer.moved) transfer.moved->block(state_->Current());\n", "", (*LINK, REPLICAS)),
+    *mutations(
+        "runtime/links/nccl_transport.cc",
+        ("      inner.status().WaitFor({.kind = Awaited::kDevice, .microbatch = done++});\n", "      ++done;\n", LINK),
+        ("    After(Current(), link.stream);\n", "", LINK),
+        ("done.query() ? Awaited{} : Awaited{.kind = Awaited::kDevice, .microbatch = number}",
+         "number < 0 ? Awaited{.kind = Awaited::kDevice} : Awaited{}", LINK),
+        ("      transfer->ready->record(Current());\n", "", LINK),
+        ("    transfer->ready->block(transfer->link->stream);\n", "", LINK),
+        ("    done.record(link.stream);\n", "", LINK),
+        ("    transfer.moved->block(Current());\n", "", LINK),
+        ("      if (!one->moved->query()) return false;\n", "", LINK),
+        ("!link.second.stream.query()", "link.second.stream.id() < -1", LINK),
+        ("  if (transfer.moved) transfer.moved->block(state_->Current());\n", "  (void)transfer;\n", LINK)),
 ]
 
+WAITS = re.compile(
+    r"(\.|->)(record|block|synchronize|query|pin_memory|ComeAfter|AwaitsDevice)\(|record_stream\(|"
+    r"\bStreamGuard\b(?!\.h)|non_blocking=\*/true|pinned_memory\(true\)|\bAwaited::kDevice\b|\bFollow\(\*|"
+    r"\bAfter\(Current|(?<!void )\bAwaitDevice\(\);|::setDeviceIndex")
 
-def run(command, environment=(), folder=ROOT):
+# Lines that look like waits and have no mutation, and why.
+OTHERS = {
+    "runtime/exec/status.cc": {"case Awaited::kDevice:": "its text"},
+    "runtime/exec/transport.h": {"{ inner_.ComeAfter(send); }": "passes it on"},
+    "runtime/watch/stall.cc": {"awaits.kind == Awaited::kDevice": "no wait"},
+    "runtime/stage/stage.cc": {"return {.kind = Awaited::kDevice": "see the line before it"},
+    "runtime/stage/gradient_sums.cc": {
+        "event.record(first);": "Follow", "event.block(second);": "Follow"},
+    "runtime/links/nccl_transport.cc": {
+        "event.record(first);": "After", "event.block(second);": "After"},
+    "tensors/device_memory.cc": {
+        "tensor.options().device(at::kCPU).pinned_memory(true)": "faster copies to the host, which waits for them"},
+}
+
+
+def unlisted():
+    """Lists the waits that are in neither table, and the lines of these tables that are not in the sources."""
+    wrong = []
+    known = {}
+    for mutation in MUTATIONS:
+        count = (ROOT / mutation.file).read_text().count(mutation.line)
+        if count != 1:
+            wrong.append(f"{mutation.file}: {mutation.line.strip()!r} of MUTATIONS occurs {count} times")
+        known.setdefault(mutation.file, []).extend(mutation.line.strip().splitlines())
+    for file, lines in OTHERS.items():
+        for line in lines:
+            if line not in (ROOT / file).read_text():
+                wrong.append(f"{file}: {line!r} of OTHERS does not occur")
+        known.setdefault(file, []).extend(lines)
+    for folder in ("runtime", "tensors"):
+        for path in sorted((ROOT / folder).rglob("*.*")):
+            file = str(path.relative_to(ROOT))
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if WAITS.search(line.split("//")[0]) and not any(part.strip() in line for part in known.get(file, [])):
+                    wrong.append(f"{file}:{number}: a wait without a line in MUTATIONS or OTHERS: {line.strip()}")
+    return wrong
+
+
+def run(command, environment):
     """Returns True if the command succeeds in time."""
-    process = subprocess.Popen(list(map(str, command)), env={**os.environ, **dict(environment)}, cwd=folder,
+    process = subprocess.Popen(list(map(str, command)), env={**os.environ, **environment},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=LIMIT)
@@ -102,18 +180,13 @@ def run(command, environment=(), folder=ROOT):
 
 
 def passes(test, build):
-    if test in (*UNIT, *LINK):
-        program, _, late = test.partition(".")
-        delays = {"SIM_DELAY_US": "500", "FAKE_NCCL_DELAY_US": "500"} if late else {}
-        return run([build / "tests" / ("device_tests" if program == "device" else "nccl_transport_tests")],
-                   {"LD_LIBRARY_PATH": str(build / "tests/fake_nccl"), **delays})
-    return run([sys.executable, "-B", "-m", "unittest", "-f", test],
-               {"PIPEWRIGHT_BUILD": str(build), "PIPEWRIGHT_TEST_DEVICE": str(build / "tests/libsim.so"),
-                "PIPEWRIGHT_TEST_LINKS": "nccl", "OMP_NUM_THREADS": "1"}, ROOT / "tests/e2e")
+    program, names = test.split()
+    return run([build / "tests" / program, f"--gtest_filter={names}"],
+               {"LD_LIBRARY_PATH": str(build / "tests/fake_nccl")})
 
 
-def built(build):
-    targets = ["pipewright-run", "pipewright", "device_tests", "nccl_transport_tests"]
+def built(build, tests):
+    targets = sorted({test.split()[0] for test in tests})
     done = subprocess.run(["cmake", "--build", build, "--target", *targets], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         print(done.stdout[-3000:])
@@ -124,11 +197,9 @@ def try_one(mutation, build):
     """Returns the test that notices, or "" if none does."""
     path = ROOT / mutation.file
     text = path.read_text()
-    if text.count(mutation.line) != 1:
-        return f"ERROR: the line occurs {text.count(mutation.line)} times"
     try:
         path.write_text(text.replace(mutation.line, mutation.instead))
-        if not built(build):
+        if not built(build, mutation.tests):
             return "ERROR: it does not build"
         return next((test for test in mutation.tests if not passes(test, build)), "")
     finally:
@@ -143,23 +214,26 @@ def main():
     options = parser.parse_args()
     build = options.build.resolve()
     chosen = [m for m in MUTATIONS if options.only in m.file + " " + m.line]
+    if problems := unlisted():
+        sys.exit("\n".join(problems))
+    if options.list:
+        for m in chosen:
+            print(f"{m.file}: {' '.join(m.line.split())}: {', '.join(m.tests)}")
+        return
+    tests = sorted({test for m in chosen for test in m.tests})
+    if not built(build, tests):
+        sys.exit("the sources do not build as they are")
+    for test in tests:
+        if not passes(test, build):
+            sys.exit(f"{test} fails without any change\n{run.output[-3000:]}")
     wrong = 0
-    if not options.list:
-        if not built(build):
-            sys.exit("the sources do not build as they are")
-        for test in sorted({test for m in chosen for test in m.tests}):
-            if not passes(test, build):
-                sys.exit(f"{test} fails without any change\n{run.output[-3000:]}")
     for mutation in chosen:
         print(f"{mutation.file}: {' '.join(mutation.line.split())}", flush=True)
-        if options.list:
-            continue
         found = try_one(mutation, build)
         wrong += not found or found.startswith("ERROR")
         print(f"    {found or 'NOT NOTICED'}", flush=True)
-    if not options.list:
-        built(build)
-        print(f"{len(chosen) - wrong} of {len(chosen)} are noticed")
+    built(build, tests)
+    print(f"{len(chosen) - wrong} of {len(chosen)} are noticed")
     sys.exit(wrong > 0)
 
 

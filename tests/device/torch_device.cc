@@ -76,9 +76,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<DeviceIndex>(DeviceCount());
   }
 
-  Stream getStream(Device device) const override {
-    return StreamOf(CurrentQueue(device.index()));
-  }
+  Stream getStream(Device device) const override { return StreamOf(CurrentQueue(device.index())); }
   Stream getDefaultStream(Device device) const override {
     return StreamOf(*sim::QueueOf(DeviceOr(device).index(), 0));
   }
@@ -252,14 +250,12 @@ void CopyBetweenDevices(const at::Tensor& from, const at::Tensor& to) {
   if (&reader != &writer) Block(writer, Record(reader));
 }
 
-// Like CUDA, copies memory that is not pinned at the call; the stream reads pinned memory later.
+// The stream reads pinned memory later; for memory that is not, CUDA may wait for the stream.
 void CopyFromHost(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  const bool late = non_blocking && IsPinned(from.const_data_ptr());
   Queue& queue = CurrentQueue(to.device().index());
-  Launch(queue, "copy from the host",
-         [a = late ? from : from.clone(), b = ShadowTensor(to)] { b.copy_(a); },
+  Launch(queue, "copy from the host", [from, b = ShadowTensor(to)] { b.copy_(from); },
          {AccessOf(to, true)});
-  if (non_blocking) return;
+  if (non_blocking && IsPinned(from.const_data_ptr())) return;
   ++host_waits.copies;
   Synchronize(queue);
 }

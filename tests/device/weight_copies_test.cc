@@ -3,15 +3,11 @@
 #include "runtime/stage/weight_copies.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <thread>
 
-#include "device.h"
+#include "gate.h"
 #include "runtime/disk/weight_layout.h"
 #include "tensors/device_memory.h"
 #include "torch_device.h"
@@ -21,18 +17,6 @@ namespace pipewright {
 namespace {
 
 const at::Device kDevice("sim:0");
-
-// Keeps a stream busy until the host has opened the gate.
-struct Gate {
-  std::atomic<bool> open = false;
-  void Hold(sim::Queue& queue) {
-    sim::Launch(queue, "gate",
-                [this] {
-                  while (!open) std::this_thread::sleep_for(std::chrono::microseconds(50));
-                },
-                {});
-  }
-};
 
 struct Weights {
   WeightCopies copies{kDevice};
@@ -70,12 +54,12 @@ TEST(WeightCopies, ABufferIsInUseUntilItsCopyIsDone) {
   Weights weights;
   EXPECT_TRUE(weights.copies.Copied(0));
   std::fill_n(weights.numbers, 2048, 1.f);
-  Gate gate;
-  gate.Hold(sim::CurrentQueue(0));
+  sim::Gate gate(sim::CurrentQueue(0));
   weights.copies.Release(0);  // the slot is in use until the gate opens
-  weights.copies.Copy(0, 4096);
-  EXPECT_FALSE(weights.copies.Copied(0));
-  gate.open = true;
+  EXPECT_FALSE(gate.StopsHost([&] {
+    weights.copies.Copy(0, 4096);
+    EXPECT_FALSE(weights.copies.Copied(0));
+  }));
   EXPECT_EQ(weights.Tensor().sum().item<float>(), 16);
   EXPECT_TRUE(weights.copies.Copied(0));
 }
@@ -83,12 +67,12 @@ TEST(WeightCopies, ABufferIsInUseUntilItsCopyIsDone) {
 TEST(WeightCopies, ACopyRunsWhileTheDeviceComputes) {
   Weights weights;
   std::fill_n(weights.numbers, 2048, 1.f);
-  Gate gate;
-  gate.Hold(sim::CurrentQueue(0));
+  sim::Gate gate(sim::CurrentQueue(0));
   weights.copies.Copy(0, 4096);
-  while (!weights.copies.Copied(0)) {  // forever, if it were on the stream that computes
+  while (!weights.copies.Copied(0)) {  // forever, if it came after the computations
   }
-  gate.open = true;
+  std::fill_n(weights.numbers, 2048, 2.f);  // the next weights
+  gate.Open();
   EXPECT_EQ(weights.Tensor().sum().item<float>(), 16);
 }
 

@@ -7,7 +7,7 @@ import unittest
 import torch
 from safetensors.torch import load_file, load_model
 
-from support import (ADAMW, RUN, Case, bits, call, export_gpt, gpt, pipewright, run_ranks,
+from support import (ADAMW, FEWER, RUN, Case, bits, call, export_gpt, gpt, pipewright, run_ranks,
                      token_job)
 
 STEPS = 10
@@ -115,7 +115,7 @@ class Checkpoints(Case):
         self.assert_same_tensors(load_file(merged), model.state_dict())
 
     def test_resumes_to_the_same_bits_on_any_ranks_and_schedule(self):
-        for name in ("plain", "tied"):
+        for name in ("tied",) if FEWER else ("plain", "tied"):
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             reference = self.reference(name)
             kept = self.path("kept")

@@ -85,8 +85,7 @@ class Devices(support.Case):
         package = self.compile("untied.pt2", "untied.pkg", "--split", "equal:4")
         job = support.token_job(steps=4, optimizer={**support.ADAMW, "clip_norm": 0.1})
         runs = []
-        for devices in (("cpu", "cpu", "cpu"), ("sim:0", "sim:1", "sim:2"), ("sim:1", "cpu", "sim:0"),
-                        ("sim:0", "sim:0", "cpu")):
+        for devices in (("cpu", "cpu", "cpu"), ("sim:0", "sim:1", "cpu")):
             conf = json.loads(self.conf(3).read_text())
             conf["rank_to_device_map"] = {str(rank): device for rank, device in enumerate(devices)}
             self.path("devices.json").write_text(json.dumps(conf))
@@ -95,11 +94,10 @@ class Devices(support.Case):
                  self.path("devices.json"), "--links", "mpi", "--save", self.path("trained.safetensors")],
                 environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3"}))
             runs.append(support.load_file(self.path("trained.safetensors")))
-        for run in runs[1:]:
-            self.assert_same_tensors(run, runs[0])
+        self.assert_same_tensors(runs[1], runs[0])
 
     def test_a_checkpoint_of_devices_resumes_on_the_cpu_and_back(self):
-        job = support.token_job(steps=4, optimizer=support.ADAMW, checkpoint={"to": "kept", "every": 2})
+        job = support.token_job(steps=6, optimizer=support.ADAMW, checkpoint={"to": "kept", "every": 2})
         def run(steps, *options):
             self.succeed(support.call(
                 ["mpirun", "-n", 2, support.RUN, "train", self.package, self.write_job(job), "--conf",
@@ -107,11 +105,12 @@ class Devices(support.Case):
                 environment={"LD_PRELOAD": str(LIBRARY)}))
             return support.load_file(self.path("trained.safetensors"))
 
-        whole = run(4)
-        for first, second in (("sim", "cpu"), ("cpu", "sim")):
-            shutil.rmtree(self.path("kept"))
-            run(2, "--device", first)
-            self.assert_same_tensors(run(4, "--device", second, "--resume"), whole)
+        whole = run(6)
+        for step in (4, 6):
+            shutil.rmtree(self.path("kept") / f"step-{step:08}")
+        (self.path("kept") / "latest").write_text("step-00000002\n")
+        run(4, "--device", "sim", "--resume")
+        self.assert_same_tensors(run(6, "--device", "cpu", "--resume"), whole)
 
     def test_without_a_wish_it_stays_on_the_cpu_and_says_so(self):
         result = self.succeed(self.run_train())
@@ -148,8 +147,6 @@ class Devices(support.Case):
         self.assertRegex(said, r"\n +module\d on sim:\d: " + kept + r"besides activations and messages, and has .+ in "
                          r"use, with [1-9] microbatch(es)? between forward and backward\n +take a smaller "
                          r"\"microbatch_size\"")
-        # With enough, it runs.
-        self.succeed(self.run_train("--device", "sim", optimizer=support.ADAMW))
 
     def measured(self, program, *command, ranks=2, **environment):
         return self.succeed(support.call(
@@ -167,12 +164,12 @@ class Devices(support.Case):
         self.assertNotIn("sim", out)
         out, fast = profile("--device", "auto", "--links", "nccl")
         self.assertIn("note: rank 0 on sim:0, rank 1 on sim:1\n", out)
-        _, slow = profile("--device", "sim", "--links", "mpi", SIM_DELAY_US="1000")
+        _, slow = profile("--device", "sim", "--links", "mpi", SIM_DELAY_US="500")
         for a, b, c in zip(on_cpu["nodes"], fast["nodes"], slow["nodes"]):
             for key in ("forward", "backward", "weight_gradient"):
                 self.assertGreater(b[key]["median"], 0)
-                # Dozens of tasks, each of which waits for half a millisecond on average.
-                self.assertGreater(c[key]["median"], 0.003, (c["name"], key))
+                # Dozens of tasks, each of which waits for a quarter of a millisecond on average.
+                self.assertGreater(c[key]["median"], 0.0015, (c["name"], key))
             # Sizes are counted on the device, where memory is in blocks of 512 bytes.
             self.assertEqual(a["parameter_bytes"], b["parameter_bytes"])
             self.assertLessEqual(a["kept_bytes"], b["kept_bytes"])
@@ -199,10 +196,10 @@ class Devices(support.Case):
         self.succeed(support.call(
             ["sh", "-c", f"printf 'stages 0.01\\nhalves 0.01\\n' | mpirun -n 2 {support.RUN} "
              f"{' '.join(map(str, bench))} --on-request > {out}"],
-            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DELAY_US": "1000"}))
+            environment={"LD_PRELOAD": str(LIBRARY), "SIM_DELAY_US": "500"}))
         whole, halves = [json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")]
         for stage in whole["stages"] + halves["stages"]:
-            self.assertGreater(min(stage["F"]), 3000)  # microseconds of the device; the host only launches
+            self.assertGreater(min(stage["F"]), 1500)  # microseconds of the device; the host only launches
 
     def test_what_runs_on_the_cpu_only_is_refused(self):
         self.assert_fails(self.run_train("--device", "sim", "--set", "body=lists"),
@@ -233,11 +230,8 @@ class Nccl(support.Case):
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3",
                          "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})
 
-    def test_it_says_so(self):
-        self.assertRegex(self.succeed(self.run_train()).out, r"note: NCCL [0-9.]+ connects the devices\n")
-
     def test_a_rank_dies(self):
-        for entry in (0, 3, 6):
+        for entry in (0, 6):
             self.assert_fails(self.run_train(PIPEWRIGHT_FAULTS=f"die=1:2:{entry}:kill"), r"rank 1 on [^ ]+ \(pid \d+\) died of signal 9",
                               code=137)
 
@@ -267,11 +261,13 @@ class Nccl(support.Case):
         file = self.path("waits")
         file.unlink(missing_ok=True)
         job = self.write_job(support.token_job(steps=steps, check_shared=False, log_every=100, **changes))
-        self.succeed(support.call(
+        result = self.succeed(support.call(
             ["mpirun", "-n", ranks, support.RUN, "train", package, job, "--device", "auto", "--links", "nccl",
              *options],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
                          "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
+        if ranks > 1:
+            self.assertRegex(result.out, r"note: NCCL [0-9.]+ connects the devices\n")
         counts = {}
         for line in file.read_text().splitlines():
             words = line.split()
@@ -281,21 +277,17 @@ class Nccl(support.Case):
 
     def assert_waits_once_a_step(self, package, ranks, *options, **changes):
         """For losses and norms, on an event; and never for the device or a copy."""
-        few, many = (self.waits(package, steps, ranks, *options, **changes) for steps in (3, 8))
+        few, many = (self.waits(package, steps, ranks, *options, **changes) for steps in (3, 5))
         self.assertEqual({name: many[name] - few[name] for name in many},
-                         {"devices": 0, "streams": 0, "events": 5 * ranks, "copies": 0}, changes)
+                         {"devices": 0, "streams": 0, "events": 2 * ranks, "copies": 0}, changes)
 
     def test_the_host_waits_once_a_step(self):
         clipped = {**support.ADAMW, "clip_norm": 0.1}
         conf = self.path("replicas.json")
         conf.write_text(json.dumps({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}))
-        replicas = {"optimizer": clipped, "microbatches": 4}
-        self.assert_waits_once_a_step(self.still, 3)
-        self.assert_waits_once_a_step(self.still, 3, optimizer=clipped, schedule="zb-h1")
-        self.assert_waits_once_a_step(self.still, 3, accuracy=True)
-        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, **replicas)
-        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, reduce="exact", **replicas)
-        self.assert_waits_once_a_step(self.tied, 3, optimizer=clipped)
+        self.assert_waits_once_a_step(self.tied, 3, optimizer=clipped, schedule="zb-h1")
+        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, optimizer=clipped)
+        self.assert_waits_once_a_step(self.still, 3, "--conf", conf, reduce="exact", accuracy=True)
 
     def test_weights_on_disk_do_not_stop_the_host(self):
         self.path("map.json").write_text(json.dumps({"": "disk"}))
@@ -347,13 +339,14 @@ class Nccl(support.Case):
             ({"schedule": "pipedream"}, 3, None),
         ]
         long = bool(os.environ.get("PIPEWRIGHT_LONG"))
+        delay = "500" if long else "200"  # microseconds
         for changes, ranks, conf in cases if long else cases[:2]:
-            job = support.token_job(steps=4, check_shared=None, **changes)
+            job = support.token_job(steps=4 if long else 3, check_shared=None, **changes)
             first = self.train(self.package, job, ranks, conf=conf)
             for seed in range(40 if long else 1):
                 with self.subTest(changes=changes, seed=seed):
                     late = self.train(self.package, job, ranks, conf=conf, environment={
-                        "SIM_DELAY_US": "500", "FAKE_NCCL_DELAY_US": "500", "SIM_SEED": str(seed)})
+                        "SIM_DELAY_US": delay, "FAKE_NCCL_DELAY_US": delay, "SIM_SEED": str(seed)})
                     self.assert_same_run(late, first)
 
 

@@ -1,8 +1,9 @@
 """Training gives the same bits on any ranks, schedule and transport, and PyTorch's."""
 import copy
+import itertools
 import unittest
 
-from support import ADAMW, SGD, Case, export_gpt, gpt, pipewright, token_job
+from support import ADAMW, FEWER, SGD, Case, export_gpt, gpt, pipewright, token_job
 
 
 class Equality(Case):
@@ -23,15 +24,15 @@ class Equality(Case):
 
     def check_everywhere(self, name):
         first = None
-        for ranks in (1, 2, 3, 5):
-            for schedule in ("gpipe", "1f1b"):
-                for mpi in (True, False):
-                    job = token_job(schedule=schedule)
-                    run = self.train(self.path(f"{name}.pkg"), job, ranks, mpi,
-                                     self.conf(name, ranks))
-                    first = first or run
-                    what = f"{ranks} ranks, {schedule}, {'MPI' if mpi else 'threads'}: "
-                    self.assert_same_run(run, first, what)
+        cases = list(itertools.product((1, 2, 3, 5), ("gpipe", "1f1b"), (True, False)))
+        if FEWER:
+            cases = [(1, "gpipe", False), (2, "1f1b", True), (3, "gpipe", True), (5, "1f1b", False)]
+        for ranks, schedule, mpi in cases:
+            job = token_job(schedule=schedule)
+            run = self.train(self.path(f"{name}.pkg"), job, ranks, mpi, self.conf(name, ranks))
+            first = first or run
+            what = f"{ranks} ranks, {schedule}, {'MPI' if mpi else 'threads'}: "
+            self.assert_same_run(run, first, what)
 
     def test_tied_weights_on_1_2_3_and_5_ranks(self):
         self.check_everywhere("tied")

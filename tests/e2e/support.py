@@ -188,6 +188,8 @@ def pipewright(*arguments):
 
 # The library of the test device (tests/device), on which all ranks then compute.
 DEVICE_LIBRARY = os.environ.get("PIPEWRIGHT_TEST_DEVICE")
+# Then tests that go through all combinations of their cases take each case once.
+FEWER = bool(DEVICE_LIBRARY) and not os.environ.get("PIPEWRIGHT_LONG")
 
 
 def run_ranks(ranks, *arguments, mpi=True, **settings):

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,10 +51,11 @@ struct Communicator {
 
   std::mutex mutex;
   std::condition_variable changed;
-  // Groups run in the order of their launch.
-  uint64_t launched = 0, done = 0;
-  int users = 0;        // threads that may be using the sockets
-  std::string problem;  // text of `error`
+  // Groups run in the order of their launch. Those that ended were done or aborted.
+  uint64_t launched = 0, done = 0, ended = 0;
+  std::set<void*> streams;  // on which groups were launched
+  int users = 0;            // threads that may be using the sockets
+  std::string problem;      // text of `error`
 };
 
 // Joins the ranks of a communicator. Throws OperationFailure.

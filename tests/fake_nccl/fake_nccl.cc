@@ -5,12 +5,16 @@
 //   of their launch, those of a group at once.
 // - The first use of a connection blocks the host until the peer uses it, too.
 // - After an error, the streams stay stuck until CommAbort, from any thread.
+// - CommAbort ends the operations that run, and waits until the streams have come past all others
+//   of the communicator, which do nothing any more.
 //
 // FakeSettings has the environment variables for delays and failures; FAKE_NCCL_VERSION is the
 // version to report. There is only blocking = 1. A launch may throw what the test device throws.
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -89,6 +93,9 @@ void RunGroup(void* context) {
   } catch (const OperationFailure&) {
     // It was aborted before it began.
   }
+  std::lock_guard lock(comm.mutex);
+  ++comm.ended;
+  comm.changed.notify_all();
 }
 
 std::vector<sim::Access> AccessesOf(const FakeGroup& group) {
@@ -113,6 +120,7 @@ void LaunchGroup(FakeGroup group) {
   context.release();
   std::lock_guard lock(comm.mutex);
   ++comm.launched;
+  comm.streams.insert(stream);
 }
 
 // Lists the sockets that a group is the first to use.
@@ -195,12 +203,20 @@ int Add(void* handle, void* stream, const FakeOperation& op) {
   return open_groups.depth > 0 ? int{kNcclSuccess} : EndGroups();
 }
 
+// Returns true if all groups have ended, or never will, because their stream has failed.
+bool HasLeft(const Communicator& comm) {
+  static const auto failed =
+      reinterpret_cast<decltype(&sim_has_failed)>(dlsym(RTLD_DEFAULT, "sim_has_failed"));
+  return comm.users == 0 && (comm.ended == comm.launched ||
+                             std::any_of(comm.streams.begin(), comm.streams.end(), failed));
+}
+
 // Ends the use of a communicator. It is never freed, because streams may still hold its groups.
 void End(Communicator& comm) {
   std::unique_lock lock(comm.mutex);
   comm.aborted = true;
   comm.changed.notify_all();
-  comm.changed.wait(lock, [&] { return comm.users == 0; });
+  while (!HasLeft(comm)) comm.changed.wait_for(lock, std::chrono::milliseconds(5));
   CloseSockets(comm);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "nccl_ranks.h"
+#include "tests/device/gate.h"
 #include "tests/error_text.h"
 
 namespace pipewright {
@@ -262,6 +263,45 @@ TEST(FakeNccl, OperationsRunInTheOrderOfTheirLaunch) {
     EXPECT_EQ(Nccl().CommAbort(rank.comm), kNcclSuccess);
     sim::Synchronize(*rank.stream);
   }
+}
+
+// An abort lets what was launched on the communicator pass by, and waits until it has: what comes
+// after a stuck transfer of another communicator needs the abort of that, too.
+TEST(FakeNccl, AnAbortWaitsForTheStream) {
+  const ScopedVariable lazy("FAKE_NCCL_LAZY", "0");
+  const NcclId second = NewId();
+  RunRanks(2, [&](NcclRank& me) {
+    NcclRank other = MakeRank(second, me.rank, 2);
+    other.stream = me.stream;
+    float* to = EmptyOnDevice<float>(*me.stream, 1);
+    Recv(me, to, 1, 1 - me.rank);
+    Recv(other, to, 1, 1 - me.rank);
+    std::atomic<bool> ended = false;
+    std::thread abort([&] {
+      EXPECT_EQ(Nccl().CommAbort(other.comm), kNcclSuccess);
+      ended = true;
+    });
+    EXPECT_TRUE(StaysBusy({me.stream}));
+    EXPECT_FALSE(ended);
+    EXPECT_EQ(Nccl().CommAbort(me.comm), kNcclSuccess);
+    abort.join();
+    sim::Synchronize(*me.stream);
+  });
+}
+
+// What a failed stream does not run is not waited for.
+TEST(FakeNccl, AnAbortAfterTheStreamHasFailed) {
+  RunRanks(1, [](NcclRank& me) {
+    sim::Gate gate(*me.stream);
+    sim::Launch(*me.stream, "fail", [] { throw std::runtime_error("the device has failed"); }, {});
+    float* to = EmptyOnDevice<float>(*me.stream, 1);
+    GroupStart();
+    Send(me, ToDevice<float>(*me.stream, {8}), 1, 0);
+    Recv(me, to, 1, 0);
+    GroupEnd(me);
+    gate.Open();
+    EXPECT_EQ(Nccl().CommAbort(me.comm), kNcclSuccess);
+  });
 }
 
 // One group may have operations of several communicators.

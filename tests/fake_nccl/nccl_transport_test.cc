@@ -3,9 +3,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "runtime/measure/links.h"
 #include "runtime/module/messages.h"
 #include "runtime/rank_device.h"
 #include "runtime/transport/thread_transport.h"
+#include "tests/device/gate.h"
+#include "tests/device/torch_device.h"
 
 namespace pipewright {
 namespace {
@@ -125,6 +132,95 @@ TEST(NcclTransport, HostMemoryNeedsNoLink) {
     transport.WaitFor(transport.Recv(peer, 1, MakeBundle({theirs})), {});
     transport.WaitFor(sent, {});
     EXPECT_EQ(theirs[0].item<float>(), static_cast<float>(peer));
+  });
+}
+
+// Rank 1's device is busy, so that the transfer, which rank 0 has launched, does not end.
+TEST(NcclTransport, KeepsTheMemoryOfASendWhileItIsLeaving) {
+  std::atomic<bool> looked = false;
+  OnTwoDevices([&](NcclTransport& transport, at::Device device) {
+    const at::Tensor values = Numbers(100, device);
+    if (transport.rank() == 1) {
+      sim::Gate gate(sim::CurrentQueue(1));
+      transport.WaitFor(transport.Recv(0, 0, MakeBundle({values})), {});
+      while (!looked) transport.Pending();
+      return;
+    }
+    Bundle bundle = MakeBundle({values});
+    const std::weak_ptr<void> owner = bundle.owner;
+    transport.WaitFor(transport.Send(1, 0, std::move(bundle)), {});
+    transport.Pending();
+    EXPECT_FALSE(owner.expired());
+    looked = true;
+    while (transport.Pending() > 0) {
+    }
+    EXPECT_TRUE(owner.expired());
+  });
+}
+
+// Counts the calls in which a rank would hear that another one has failed.
+struct Listening : WrappedTransport {
+  using WrappedTransport::WrappedTransport;
+  std::atomic<int> listened = 0;
+  size_t Pending() override {
+    ++listened;
+    return WrappedTransport::Pending();
+  }
+};
+
+TEST(NcclTransport, ListensToOthersUntilItsTransfersHaveEnded) {
+  std::atomic<Listening*> first = nullptr;  // once it ends
+  RunThreads(2, [&](Transport& inner) {
+    const at::Device device("sim:" + std::to_string(inner.rank()));
+    UseDevice(device);
+    Listening listening(inner);
+    NcclTransport transport(listening, device, {{0, 1}});
+    const at::Tensor values = Numbers(100, device);
+    if (inner.rank() == 1) {
+      sim::Gate gate(sim::CurrentQueue(1));
+      transport.WaitFor(transport.Recv(0, 0, MakeBundle({values})), {});
+      while (!first || first.load()->listened == 0) transport.Pending();
+      return;
+    }
+    transport.WaitFor(transport.Send(1, 0, MakeBundle({values})), {});
+    listening.listened = 0;
+    first = &listening;
+  });
+}
+
+// After the ranks have exchanged the ids, waits for rank 0 to say that it waits for its device.
+struct Late : WrappedTransport {
+  Late(Transport& inner, const std::atomic<StatusFile*>& first)
+      : WrappedTransport(inner), first_(first) {}
+  std::vector<std::string> AllGather(const std::string& bytes) override {
+    std::vector<std::string> all = WrappedTransport::AllGather(bytes);
+    while (rank() == 1 && first_.load()->Read().awaits.kind != Awaited::kDevice) Pending();
+    return all;
+  }
+
+ private:
+  const std::atomic<StatusFile*>& first_;
+};
+
+TEST(NcclTransport, SaysThatItWaitsWhileNcclDoes) {
+  std::atomic<StatusFile*> first = nullptr;
+  RunThreads(2, [&](Transport& inner) {
+    const at::Device device("sim:" + std::to_string(inner.rank()));
+    UseDevice(device);
+    if (inner.rank() == 0) first = &inner.status();
+    Late late(inner, first);
+    const NcclTransport transport(late, device, {{0, 1}});
+    EXPECT_EQ(inner.status().Read().awaits, Awaited{});
+  });
+}
+
+TEST(MeasureLinks, WaitsForTheReceiversDevice) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    auto measure = [&] { MeasureLink(transport, 0, 1, 1, 1 << 10, device); };
+    if (transport.rank() == 0)
+      measure();
+    else
+      EXPECT_TRUE(sim::Gate(sim::CurrentQueue(1)).StopsHost(measure));
   });
 }
 
