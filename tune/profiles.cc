@@ -179,14 +179,13 @@ std::set<int> RankCounts(const TuneRequest& request) {
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores) {
   const bool open = !job.text.empty() && !ParseJson(job.text, job.path).contains("threads");
   if (request.exact || !open || !request.machines.empty()) return {job.threads};
-  return {job.threads, std::max(1, cores / ranks)};
+  return {job.threads, std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks))};
 }
 
 void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
-  Measuring state = {request, job,   budget,
-                     problem, notes, KeptFor(request.package, problem.manifest, request.output)};
+  Measuring state = {request, job, budget, problem, notes, KeptFor(request, problem.manifest)};
   const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;
   size_t done = 0;

@@ -32,7 +32,8 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   std::vector<TuneRow> variants;
   TuneRow other = best;
   other.as_given = false, other.variant = true;
-  if (best.candidate.ranks > 1 && !request.in_process && !request.processes) {
+  if (best.candidate.ranks > 1 && !request.in_process && !request.processes &&
+      !request.start.given()) {
     variants.push_back(other);
     variants.back().in_process = true;
   }
@@ -66,6 +67,7 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
   WriteFile(conf_file.path, WriteConf(row.candidate.conf));
   TuneRun run = {request.package, job_file.path, conf_file.path, row.candidate.ranks,
                  row.in_process};
+  run.start = request.start;
   constexpr double kSeconds = 1;  // length of a measurement, to average out noise
   run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
   const std::optional<MeasuredStep> step = MeasureStep(run, metrics.path, budget);

@@ -1,7 +1,9 @@
 #include "tune/runs.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -37,17 +39,33 @@ std::optional<std::string> OutputOf(const std::vector<std::string>& command,
   throw Error(Join(command, " "), said);
 }
 
+std::vector<std::string> StartOptions(const TuneStart& start, int ranks, bool in_process) {
+  std::vector<std::string> words;
+  if (!in_process && !start.hosts.empty()) words.insert(words.end(), {"--hosts", start.hosts});
+  if (!in_process && !start.mpirun.empty()) words.insert(words.end(), {"--mpirun", start.mpirun});
+  words.insert(words.end(), {in_process ? "--in-process" : "-n", std::to_string(ranks)});
+  return words;
+}
+
+int RanksOnOneHost(const std::string& hosts, int ranks) {
+  if (hosts.empty()) return ranks;
+  std::map<std::string, int> places;
+  for (const std::string& host : Split(hosts, ',')) {
+    const size_t colon = host.find(':');
+    places[host.substr(0, colon)] +=
+        colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
+  }
+  int most = 0;
+  for (const auto& [host, count] : places) most = std::max(most, count);
+  return std::min(ranks, most);
+}
+
 static std::vector<std::string> RunCommand(const TuneRun& run, const std::string& command) {
-  return {ProgramBeside("pipewright-run"),
-          "--color",
-          "never",
-          run.in_process || run.ranks == 1 ? "--in-process" : "-n",
-          std::to_string(run.ranks),
-          command,
-          run.package,
-          run.job,
-          "--conf",
-          run.conf};
+  std::vector<std::string> words = {ProgramBeside("pipewright-run"), "--color", "never"};
+  for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
+    words.push_back(word);
+  words.insert(words.end(), {command, run.package, run.job, "--conf", run.conf});
+  return words;
 }
 
 std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget) {

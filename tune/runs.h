@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "tune/budget.h"
+#include "tune/request.h"
 
 namespace pipewright {
 
@@ -16,7 +17,14 @@ struct TuneRun {
   int ranks = 1;
   bool in_process = false;  // ranks are threads, not processes that mpirun starts
   int steps = 3;
+  TuneStart start = {};
 };
+
+// Returns the options by which `pipewright-run` starts ranks.
+std::vector<std::string> StartOptions(const TuneStart& start, int ranks, bool in_process);
+
+// Returns how many of `ranks` ranks share a host at most: mpirun fills one host after the other.
+int RanksOnOneHost(const std::string& hosts, int ranks);
 
 // Returns the path of a program in this program's folder: an installation keeps both in one folder.
 std::string ProgramBeside(const std::string& name);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
+#include "base/shell_word.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/job.h"
@@ -26,6 +27,7 @@
 #include "tune/profiles.h"
 #include "tune/regroup.h"
 #include "tune/rounds.h"
+#include "tune/runs.h"
 
 namespace pipewright {
 
@@ -82,6 +84,10 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.plan.ranks == b.plan.ranks;
 }
 
+bool RunsInProcess(const TuneRequest& request, const TuneCandidate& candidate) {
+  return request.in_process || (candidate.ranks == 1 && !request.start.given());
+}
+
 // Returns the rows to measure: the job as given, if it is one, then the best of the search.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
@@ -89,7 +95,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   auto add = [&](const TuneCandidate& candidate) {
     rows.emplace_back();
     rows.back().candidate = candidate;
-    rows.back().in_process = request.in_process || candidate.ranks == 1;
+    rows.back().in_process = RunsInProcess(request, candidate);
   };
   for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
   // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
@@ -107,7 +113,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     same->as_given = true;
   } else if (Fits(problem, given->candidate)) {
     rows.push_back(*given);
-    rows.back().in_process = request.in_process || given->candidate.ranks == 1;
+    rows.back().in_process = RunsInProcess(request, given->candidate);
   } else {
     outcome.notes.push_back("the unmodified job would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
@@ -194,6 +200,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();
   outcome.report = TuneReport(outcome, !request.machines.empty());
+  outcome.report["start"] = StartLine(request, outcome);
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
     outcome.notes.push_back(note);
@@ -202,10 +209,15 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 
 std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
   const TuneRow& winner = outcome.rows.front();
-  return std::string("pipewright-run ") + (winner.in_process ? "--in-process " : "-n ") +
-         std::to_string(winner.candidate.ranks) + " train " +
-         (request.cut_package.empty() ? request.package : request.cut_package) + " " +
-         request.output + "/job.json --conf " + request.output + "/conf.json";
+  std::vector<std::string> words = {"pipewright-run"};
+  for (const std::string& word :
+       StartOptions(request.start, winner.candidate.ranks, winner.in_process))
+    words.push_back(word);
+  words.insert(words.end(),
+               {"train", request.cut_package.empty() ? request.package : request.cut_package,
+                request.output + "/job.json", "--conf", request.output + "/conf.json"});
+  for (std::string& word : words) word = ShellWord(word);
+  return Join(words, " ");
 }
 
 }  // namespace pipewright

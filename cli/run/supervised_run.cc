@@ -88,6 +88,10 @@ int SupervisedRanks() { return supervisor.ranks; }
 
 std::string SupervisedHosts() { return hosts; }
 
+std::string SupervisedMpirun() {
+  return supervisor.mpirun == SuperviseOptions().mpirun ? "" : supervisor.mpirun;
+}
+
 bool Restarts() { return supervisor.restarts > 0 || supervisor.elastic; }
 void SetSupervisedRanks(int ranks) { supervisor.ranks = ranks; }
 

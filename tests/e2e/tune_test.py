@@ -1,4 +1,5 @@
 """Tunes a package for a job: the result trains the same samples, and refusals say why."""
+import fcntl
 import json
 import pathlib
 import shutil
@@ -302,6 +303,27 @@ class Tune(Case):
         refused = call([RUN, "train", self.package, self.path("job.json"), "--tune"])
         self.assertEqual(refused.code, 2, refused.out)
         self.assertIn("--tune: needs to start the ranks itself", refused.out)
+
+    def test_under_mpirun(self):
+        job = self.write_job(self.job())
+        refused = call(["mpirun", "-n", 2, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2,
+                        "-o", self.path("many")])
+        self.assertEqual(refused.code, 2, refused.out)
+        self.assertIn(f"tune: mpirun started 2 processes, and each would tune into {self.path('many')}", refused.out)
+        self.assertIn("start it without mpirun", refused.out)
+        self.assertFalse(self.path("many").exists())
+        refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])
+        self.assertIn("--tune: needs to start the ranks itself", refused.out)
+
+    def test_two_at_once(self):
+        folder = self.path("busy")
+        folder.mkdir()
+        with open(folder / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            refused = self.tune("busy", "--no-measure")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("busy: another process tunes there: ", refused.out)
+        self.succeed(self.tune("busy", "--no-measure"))
 
     def test_a_model_file_is_cut_anew(self):
         path = self.write_job(self.job())

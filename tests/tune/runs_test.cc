@@ -24,6 +24,28 @@ TEST(TuneRuns, SayWhichProgramFailed) {
       << said;
 }
 
+TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
+  using Words = std::vector<std::string>;
+  const TuneStart start = {"a:2,b:1", "mpirun --mca btl tcp"};
+  EXPECT_EQ(StartOptions({}, 2, false), Words({"-n", "2"}));
+  EXPECT_EQ(StartOptions(start, 3, false),
+            Words({"--hosts", "a:2,b:1", "--mpirun", "mpirun --mca btl tcp", "-n", "3"}));
+  EXPECT_EQ(StartOptions(start, 2, true), Words({"--in-process", "2"}));
+  TuneRun run{"m.pkg", "job.json", "conf.json", 1, false, 3, start};
+  EXPECT_NE(ErrorOf([&] {
+              BenchRun(run, TuneBudget());
+            }).find("--hosts a:2,b:1 --mpirun mpirun --mca btl tcp -n 1 bench m.pkg"),
+            std::string::npos);
+}
+
+TEST(TuneRuns, RanksOfAHostShareItsCores) {
+  EXPECT_EQ(RanksOnOneHost("", 4), 4);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 4), 2);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 1), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,c", 3), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,a", 3), 2);
+}
+
 TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
   TuneRequest request;
   request.package = "m.pkg", request.output = TempPath("out"), request.ranks = 2;
