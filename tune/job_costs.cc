@@ -29,7 +29,7 @@ std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
   JobChanges changes = {kDefaultSchedule, job.microbatches, SamplesOf(job), {}, threads};
   WriteFile(job_file.path, ChangedJob(job.path, job_file.path, changes));
   WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
-  return BenchRun({request.package, job_file.path, conf_file.path, 1, !request.start.given(),
+  return BenchRun({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
                    kSteps, request.start},
                   budget);
 }

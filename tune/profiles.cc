@@ -58,8 +58,14 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
   const TemporaryFile conf = {state.request.output + "/profile_conf.json"};
   const int modules = static_cast<int>(state.problem.manifest.modules.size());
   WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
-  const ProfileRun run = {state.request.package, conf.path,  point.ranks,
-                          point.threads,         point.size, state.request.repeat};
+  const ProfileRun run = {state.request.package,
+                          conf.path,
+                          point.ranks,
+                          point.threads,
+                          point.size,
+                          state.request.repeat,
+                          RunsInProcess(state.request, point.ranks),
+                          state.request.start};
   std::optional<std::string> text = MeasureProfile(run, state.budget, others);
   if (text && others > kDisturbing) {
     char line[120];
@@ -77,7 +83,8 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
 // Gets a profile that an earlier tune measured, or measures it. Returns false if the budget is
 // over.
 bool GetPoint(Measuring& state, const Point& point) {
-  const std::string name = "profile-" + std::to_string(point.ranks) + "-ranks-" +
+  const std::string name = "profile-" + std::to_string(point.ranks) +
+                           (RunsInProcess(state.request, point.ranks) ? "-ranks-" : "-processes-") +
                            std::to_string(point.threads) + "-threads-" +
                            std::to_string(point.size) + "-samples";
   if (const auto kept = ReadKept(state.kept, name, state.request.repeat)) {

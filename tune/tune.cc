@@ -84,10 +84,6 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.plan.ranks == b.plan.ranks;
 }
 
-bool RunsInProcess(const TuneRequest& request, const TuneCandidate& candidate) {
-  return request.in_process || (candidate.ranks == 1 && !request.start.given());
-}
-
 // Returns the rows to measure: the job as given, if it is one, then the best of the search.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
@@ -95,7 +91,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   auto add = [&](const TuneCandidate& candidate) {
     rows.emplace_back();
     rows.back().candidate = candidate;
-    rows.back().in_process = RunsInProcess(request, candidate);
+    rows.back().in_process = RunsInProcess(request, candidate.ranks);
   };
   for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
   // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
@@ -113,7 +109,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     same->as_given = true;
   } else if (Fits(problem, given->candidate)) {
     rows.push_back(*given);
-    rows.back().in_process = RunsInProcess(request, given->candidate);
+    rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
     outcome.notes.push_back("the unmodified job would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
@@ -163,6 +159,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   read.push_back(request.job);
   if (!job.plan.empty()) read.push_back(job.plan);
   OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}, {kTunePlan, ""}};
+  CheckMpirun(request);
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
   CreateFolders(request.output);
 

@@ -129,8 +129,8 @@ void AddTuneCommand(CLI::App& app) {
                  "hosts to start the ranks of runs on with mpirun: NAME:RANKS,NAME:RANKS,...")
       ->excludes(threads)
       ->excludes(machines);
-  app.add_option("--mpirun", r.start.mpirun,
-                 "mpirun command, with any options of its own (default: mpirun)")
+  app.add_option("--mpirun", r.start.mpirun, "mpirun command, with any options of its own")
+      ->default_str("mpirun")
       ->excludes(threads)
       ->excludes(machines);
   app.add_flag("--json", r.quiet, "print the report as JSON and nothing else");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/environment.h"
 #include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tune/profiles.h"
@@ -36,6 +37,26 @@ TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
               BenchRun(run, TuneBudget());
             }).find("--hosts a:2,b:1 --mpirun mpirun --mca btl tcp -n 1 bench m.pkg"),
             std::string::npos);
+}
+
+TEST(TuneRuns, NeedMpirunForSeveralProcesses) {
+  const Environment::Variables nowhere = {{"PATH", "/nowhere"}};
+  const Environment none(nowhere);
+  TuneRequest request;
+  request.ranks = 2;
+  EXPECT_EQ(
+      ErrorOf([&] { CheckMpirun(request); }),
+      "mpirun: is not found, and starts the ranks that tune measures\n  install Open MPI, name "
+      "its mpirun (--mpirun), or let ranks be threads (--in-process)");
+  request.start.mpirun = "/bin/sh -x";
+  CheckMpirun(request);
+  request.start.mpirun = "/nowhere/mpirun";
+  EXPECT_THROW(CheckMpirun(request), Error);
+  request.start.mpirun.clear();
+  request.ranks = 1;
+  CheckMpirun(request);
+  request.ranks = 2, request.in_process = true;
+  CheckMpirun(request);
 }
 
 TEST(TuneRuns, RanksOfAHostShareItsCores) {
