@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/owner_lock.h"
+#include "base/files/read_file.h"
+#include "base/json.h"
 #include "base/process/launched_rank.h"
 #include "base/table.h"
 #include "cli/commands.h"
@@ -49,6 +51,16 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   return outcome;
 }
 
+// A job of inference would fail later, for the first key that it lacks.
+static void RefuseInference(const TuneRequest& request) {
+  const Json job = ReadJson(request.job);
+  if (!job.is_object() || job.contains("loss") || job.contains("optimizer")) return;
+  throw Error(request.job, "has neither \"loss\" nor \"optimizer\", and tune is for training",
+              "for inference, fit the package into the memory of its ranks, with weights on disk "
+              "where that is needed, with pipewright place PACKAGE --max-memory 0=SIZE,1=SIZE "
+              "--conf FILE, and run it with pipewright-run -n RANKS infer PACKAGE --conf FILE");
+}
+
 // Removes a folder at the end if it is still empty.
 struct NoEmptyFolder {
   const std::string path;
@@ -65,6 +77,7 @@ static void TuneAndShow(TuneRequest& request, bool json) {
                          " processes, and each would tune into " + request.output,
                      "start it without mpirun: it starts the ranks of its runs itself, on other "
                      "hosts with --hosts or --mpirun");
+  RefuseInference(request);
   const NoEmptyFolder after = {request.output};
   CreateFolders(request.output);
   OwnerLock lock(OwnerLock::FileFor(request.output, true));

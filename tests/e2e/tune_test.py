@@ -7,10 +7,10 @@ import signal
 import subprocess
 import unittest
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from support import (BUILD, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
-                     token_job, torch)
+from support import (BUILD, LENGTH, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright,
+                     run_ranks, token_job, torch)
 
 
 class Average(torch.nn.Module):
@@ -314,6 +314,22 @@ class Tune(Case):
         self.assertFalse(self.path("many").exists())
         refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])
         self.assertIn("--tune: needs to start the ranks itself", refused.out)
+
+    def test_a_job_of_inference(self):
+        refused = self.tune("inference", loss=None, optimizer=None)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn('has neither "loss" nor "optimizer", and tune is for training', refused.out)
+        self.assertIn("pipewright place PACKAGE --max-memory", refused.out)
+        self.assertFalse(self.path("inference").exists())
+        half = self.tune("inference", loss=None)
+        self.assertEqual(half.code, 1, half.out)
+        self.assertNotIn("pipewright place", half.out)
+        half = sum(path.stat().st_size for path in (pathlib.Path(self.package) / "weights").iterdir()) // 2
+        self.succeed(pipewright("place", self.package, "--max-memory", f"0={half}", "--conf", self.path("placed.json")))
+        self.assertTrue(json.loads(self.path("placed.json").read_text())["offload"]["stages"])
+        save_file({"tokens": torch.zeros(2, LENGTH, dtype=torch.int64)}, self.path("in.safetensors"))
+        self.succeed(run_ranks(1, "infer", self.package, "--conf", self.path("placed.json"), "--input",
+                               self.path("in.safetensors"), "-o", self.path("out.safetensors"), mpi=False))
 
     def test_two_at_once(self):
         folder = self.path("busy")
