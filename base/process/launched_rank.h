@@ -12,10 +12,10 @@ inline int LaunchedRank() {
   return -1;
 }
 
-// Returns the number of processes that mpirun started with this one; 1 without mpirun.
+// Returns the number of processes that mpirun started with this one; 0 without mpirun.
 inline int LaunchedRanks() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size ? std::atoi(size) : 1;
+  return size ? std::atoi(size) : 0;
 }
 
 }  // namespace pipewright

@@ -71,10 +71,12 @@ struct NoEmptyFolder {
 };
 
 static void TuneAndShow(TuneRequest& request, bool json) {
-  if (LaunchedRanks() > 1)
+  // A process of mpirun cannot start mpirun.
+  const bool needs_mpirun = !request.in_process && request.machines.empty();
+  if (LaunchedRanks() > (needs_mpirun ? 0 : 1))
     throw UsageError("tune",
-                     "mpirun started " + std::to_string(LaunchedRanks()) +
-                         " processes, and each would tune into " + request.output,
+                     "mpirun started " + Counted(LaunchedRanks(), "process") +
+                         ", and each would tune into " + request.output,
                      "start it without mpirun: it starts the ranks of its runs itself, on other "
                      "hosts with --hosts or --mpirun");
   RefuseInference(request);

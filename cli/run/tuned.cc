@@ -130,7 +130,7 @@ void AddTune(CLI::App& app) {
 void UseTuned(RunOptions& options) {
   if (!tune.wanted) return;
   CheckChanges(options);
-  if (StartedRanks() == 0 || LaunchedRanks() > 1)
+  if (StartedRanks() == 0 || LaunchedRanks() > (ThreadRanks() > 0 ? 1 : 0))
     throw UsageError("--tune", "needs to start the ranks itself",
                      "start pipewright-run without mpirun, with -n N or --in-process N");
   const std::string checkpoints = ReadJobOf(options).checkpoint.folder;

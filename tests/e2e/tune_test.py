@@ -312,6 +312,10 @@ class Tune(Case):
         self.assertIn(f"tune: mpirun started 2 processes, and each would tune into {self.path('many')}", refused.out)
         self.assertIn("start it without mpirun", refused.out)
         self.assertFalse(self.path("many").exists())
+        one = call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o", self.path("many")])
+        self.assertIn("tune: mpirun started 1 process, and", one.out)
+        self.succeed(call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o",
+                           self.path("one"), "--repeat", 1, "--no-measure", "--in-process"]))
         refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])
         self.assertIn("--tune: needs to start the ranks itself", refused.out)
 
