@@ -27,7 +27,8 @@ function(pipewright_install program)
 endfunction()
 
 # pipewright: the command line. Commands that need torch are left out of a build without it.
-add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc cli/usage.cc)
+add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc
+                                  cli/rank_arguments.cc cli/usage.cc)
 set_target_properties(pipewright_cli PROPERTIES UNITY_BUILD ON)
 target_link_libraries(pipewright_cli PUBLIC pipewright_base_process CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/commands/*.cc)

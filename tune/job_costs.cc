@@ -29,7 +29,9 @@ std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
   JobChanges changes = {kDefaultSchedule, job.microbatches, SamplesOf(job), {}, threads};
   WriteFile(job_file.path, ChangedJob(job.path, job_file.path, changes));
   WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
-  return BenchRun({request.package, job_file.path, conf_file.path, 1, true, kSteps}, budget);
+  return BenchRun({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
+                   kSteps, request.start},
+                  budget);
 }
 
 // Returns the name for the measurements of jobs with these losses, optimizer and sizes.
@@ -72,7 +74,7 @@ void SetJobCosts(const Json& figures, int threads, int64_t size, TuneProblem& pr
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
-  const KeptMeasurements kept = KeptFor(request.package, problem.manifest, request.output);
+  const KeptMeasurements kept = KeptFor(request, problem.manifest);
   std::set<int> threads;
   for (const TuneProfile& profile : problem.profiles) threads.insert(profile.profile.threads);
   for (int count : threads) {

@@ -42,14 +42,17 @@ double BusySeconds() {
   return (user + nice + system + irq + softirq) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-KeptMeasurements KeptFor(const std::string& package, const Manifest& manifest,
-                         const std::string& output) {
+KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
+  const std::string &package = request.package, &output = request.output;
   std::string code = ReadFile(package + "/manifest.json");
   for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
   std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
   // A package in the output folder is temporary.
   if (package.starts_with(output + "/")) folders.erase(folders.begin());
-  return {folders, MachineName(), HexHash(code)};
+  std::string machine = MachineName();
+  if (!request.start.hosts.empty()) machine += ", --hosts " + request.start.hosts;
+  if (!request.start.mpirun.empty()) machine += ", --mpirun " + request.start.mpirun;
+  return {folders, machine, HexHash(code)};
 }
 
 std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat) {

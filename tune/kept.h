@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "formats/manifest.h"
+#include "tune/request.h"
 
 namespace pipewright {
 
@@ -22,12 +23,11 @@ double BusySeconds();
 
 struct KeptMeasurements {
   std::vector<std::string> folders;  // the first that can be written is used; all are read
-  std::string machine;               // MachineName
+  std::string machine;               // MachineName, and how its ranks are started
   std::string code;                  // a hash of the package's code
 };
 
-KeptMeasurements KeptFor(const std::string& package, const Manifest& manifest,
-                         const std::string& output);
+KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);
 
 // Returns what was measured under `name` on this machine, for this code, with at least `repeat`
 // repetitions; none if nothing was.

@@ -58,8 +58,14 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
   const TemporaryFile conf = {state.request.output + "/profile_conf.json"};
   const int modules = static_cast<int>(state.problem.manifest.modules.size());
   WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
-  const ProfileRun run = {state.request.package, conf.path,  point.ranks,
-                          point.threads,         point.size, state.request.repeat};
+  const ProfileRun run = {state.request.package,
+                          conf.path,
+                          point.ranks,
+                          point.threads,
+                          point.size,
+                          state.request.repeat,
+                          RunsInProcess(state.request, point.ranks),
+                          state.request.start};
   std::optional<std::string> text = MeasureProfile(run, state.budget, others);
   if (text && others > kDisturbing) {
     char line[120];
@@ -77,7 +83,8 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
 // Gets a profile that an earlier tune measured, or measures it. Returns false if the budget is
 // over.
 bool GetPoint(Measuring& state, const Point& point) {
-  const std::string name = "profile-" + std::to_string(point.ranks) + "-ranks-" +
+  const std::string name = "profile-" + std::to_string(point.ranks) +
+                           (RunsInProcess(state.request, point.ranks) ? "-ranks-" : "-processes-") +
                            std::to_string(point.threads) + "-threads-" +
                            std::to_string(point.size) + "-samples";
   if (const auto kept = ReadKept(state.kept, name, state.request.repeat)) {
@@ -179,14 +186,13 @@ std::set<int> RankCounts(const TuneRequest& request) {
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores) {
   const bool open = !job.text.empty() && !ParseJson(job.text, job.path).contains("threads");
   if (request.exact || !open || !request.machines.empty()) return {job.threads};
-  return {job.threads, std::max(1, cores / ranks)};
+  return {job.threads, std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks))};
 }
 
 void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
-  Measuring state = {request, job,   budget,
-                     problem, notes, KeptFor(request.package, problem.manifest, request.output)};
+  Measuring state = {request, job, budget, problem, notes, KeptFor(request, problem.manifest)};
   const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;
   size_t done = 0;

@@ -5,6 +5,15 @@
 
 namespace pipewright {
 
+// How processes become ranks, as for `pipewright-run`.
+struct TuneStart {
+  std::string hosts;   // NAME:RANKS,...; empty: this one
+  std::string mpirun;  // the command with options of its own; empty: "mpirun"
+
+  // Returns true if ranks may be elsewhere, so that even a single one is started by mpirun.
+  bool given() const { return !hosts.empty() || !mpirun.empty(); }
+};
+
 struct TuneRequest {
   std::string package, job, output;
   std::string memory;    // of the tensors of a rank, as the user wrote it; empty: no limit
@@ -12,6 +21,7 @@ struct TuneRequest {
   // Where the caller writes a package with the stages that are found as its modules; empty: the
   // package stays as it is.
   std::string cut_package;
+  TuneStart start;
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
   double budget = std::numeric_limits<double>::infinity();  // seconds
   bool exact = false, change_microbatch = false, no_measure = false, in_process = false;

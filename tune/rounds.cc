@@ -33,7 +33,8 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   TuneRow other;
   other.candidate = best.candidate;
   other.in_process = best.in_process, other.variant = true;
-  if (best.candidate.ranks > 1 && !request.in_process && !request.processes) {
+  if (best.candidate.ranks > 1 && !request.in_process && !request.processes &&
+      !request.start.given()) {
     variants.push_back(other);
     variants.back().in_process = true;
   }
@@ -67,6 +68,7 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
   WriteFile(conf_file.path, WriteConf(row.candidate.conf));
   TuneRun run = {request.package, job_file.path, conf_file.path, row.candidate.ranks,
                  row.in_process};
+  run.start = request.start;
   constexpr double kSeconds = 1;  // length of a measurement, to average out noise
   run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
   const std::optional<MeasuredStep> step = MeasureStep(run, metrics.path, budget);

@@ -1,7 +1,11 @@
 #include "tune/runs.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -37,17 +41,59 @@ std::optional<std::string> OutputOf(const std::vector<std::string>& command,
   throw Error(Join(command, " "), said);
 }
 
+bool RunsInProcess(const TuneRequest& request, int ranks) {
+  return request.in_process || (ranks == 1 && !request.start.given());
+}
+
+void CheckMpirun(const TuneRequest& request) {
+  if (RunsInProcess(request, request.ranks) || !request.machines.empty()) return;
+  std::string name = "mpirun";
+  for (const std::string& word : Split(request.start.mpirun, ' '))
+    if (!word.empty()) {
+      name = word;
+      break;
+    }
+  const char* path = std::getenv("PATH");
+  std::vector<std::string> files = {name};
+  if (name.find('/') == std::string::npos) {
+    files.clear();
+    for (const std::string& folder : Split(path ? path : "", ':'))
+      files.push_back(folder + "/" + name);
+  }
+  for (const std::string& file : files)
+    if (access(file.c_str(), X_OK) == 0) return;
+  throw Error(
+      name, "is not found, and starts the ranks that tune measures",
+      "install Open MPI, name its mpirun (--mpirun), or let ranks be threads (--in-process)");
+}
+
+std::vector<std::string> StartOptions(const TuneStart& start, int ranks, bool in_process) {
+  std::vector<std::string> words;
+  if (!in_process && !start.hosts.empty()) words.insert(words.end(), {"--hosts", start.hosts});
+  if (!in_process && !start.mpirun.empty()) words.insert(words.end(), {"--mpirun", start.mpirun});
+  words.insert(words.end(), {in_process ? "--in-process" : "-n", std::to_string(ranks)});
+  return words;
+}
+
+int RanksOnOneHost(const std::string& hosts, int ranks) {
+  if (hosts.empty()) return ranks;
+  std::map<std::string, int> places;
+  for (const std::string& host : Split(hosts, ',')) {
+    const size_t colon = host.find(':');
+    places[host.substr(0, colon)] +=
+        colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
+  }
+  int most = 0;
+  for (const auto& [host, count] : places) most = std::max(most, count);
+  return std::min(ranks, most);
+}
+
 static std::vector<std::string> RunCommand(const TuneRun& run, const std::string& command) {
-  return {ProgramBeside("pipewright-run"),
-          "--color",
-          "never",
-          run.in_process || run.ranks == 1 ? "--in-process" : "-n",
-          std::to_string(run.ranks),
-          command,
-          run.package,
-          run.job,
-          "--conf",
-          run.conf};
+  std::vector<std::string> words = {ProgramBeside("pipewright-run"), "--color", "never"};
+  for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
+    words.push_back(word);
+  words.insert(words.end(), {command, run.package, run.job, "--conf", run.conf});
+  return words;
 }
 
 std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget) {
@@ -87,13 +133,17 @@ std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudge
   const double busy = BusySeconds();
   double own = 0;
   const TuneBudget clock;
-  const std::optional<std::string> text =
-      OutputOf({ProgramBeside("pipewright"), "--color", "never", "profile", run.package, "--conf",
-                run.conf, "--in-process", std::to_string(run.ranks), "--microbatch-size",
-                std::to_string(run.microbatch), "--threads", std::to_string(run.threads),
-                "--repeat", std::to_string(run.repeat), "--json"},
-               budget, &own);
+  std::vector<std::string> command = {ProgramBeside("pipewright"), "--color", "never", "profile"};
+  for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
+    command.push_back(word);
+  command.insert(
+      command.end(),
+      {run.package, "--conf", run.conf, "--microbatch-size", std::to_string(run.microbatch),
+       "--threads", std::to_string(run.threads), "--repeat", std::to_string(run.repeat), "--json"});
+  const std::optional<std::string> text = OutputOf(command, budget, &own);
   others = std::max(0.0, (BusySeconds() - busy - own) / std::max(clock.Passed(), 1e-3));
+  // What ranks use elsewhere is not known, and neither is what they use here if ssh started them.
+  if (!run.in_process && run.start.given()) others = 0;
   return text;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "tune/budget.h"
+#include "tune/request.h"
 
 namespace pipewright {
 
@@ -16,7 +17,20 @@ struct TuneRun {
   int ranks = 1;
   bool in_process = false;  // ranks are threads, not processes that mpirun starts
   int steps = 3;
+  TuneStart start = {};
 };
+
+// Returns true if so many ranks are threads: a single one here needs no mpirun.
+bool RunsInProcess(const TuneRequest& request, int ranks);
+
+// Throws Error if mpirun is needed and not there.
+void CheckMpirun(const TuneRequest& request);
+
+// Returns the options by which `pipewright-run` and `pipewright profile` start ranks.
+std::vector<std::string> StartOptions(const TuneStart& start, int ranks, bool in_process);
+
+// Returns how many of `ranks` ranks share a host at most: mpirun fills one host after the other.
+int RanksOnOneHost(const std::string& hosts, int ranks);
 
 // Returns the path of a program in this program's folder: an installation keeps both in one folder.
 std::string ProgramBeside(const std::string& name);
@@ -44,15 +58,17 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
 
 struct ProfileRun {
   std::string package, conf;  // the conf places the modules on the ranks
-  int ranks = 1;              // threads of one process
-  int threads = 1;            // of each rank
-  int64_t microbatch = 1;     // samples
+  int ranks = 1;
+  int threads = 1;         // of each rank
+  int64_t microbatch = 1;  // samples
   int repeat = 5;
+  bool in_process = false;  // as for TuneRun
+  TuneStart start = {};
 };
 
 // Measures the modules of a package. Returns the text of a profile; none if the budget ended it.
 // Throws Error with the program's message. `others` gets the number of cores that other programs
-// used meanwhile.
+// used meanwhile; 0 if ranks are on other hosts.
 std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
                                           double& others);
 

@@ -31,9 +31,13 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
   for (const char* key : {"steps", "save", "metrics", "report", "tensorboard", "checkpoint",
                           "validation", "log_every", "seed"})
     text.erase(key);
-  const KeptMeasurements kept = KeptFor(run.package, manifest, "");
-  return {{"package", kept.code}, {"job", HexHash(text.dump())}, {"ranks", run.ranks},
-          {"hosts", run.hosts},   {"memory", run.memory},        {"machine", kept.machine}};
+  TuneRequest request;
+  request.package = run.package;
+  const KeptMeasurements kept = KeptFor(request, manifest);
+  Json key = {{"package", kept.code},     {"job", HexHash(text.dump())}, {"ranks", run.ranks},
+              {"hosts", run.start.hosts}, {"memory", run.memory},        {"machine", kept.machine}};
+  if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
+  return key;
 }
 
 std::string TunedFolder(const std::string& root, const Json& key) {

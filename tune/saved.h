@@ -5,13 +5,14 @@
 #include "base/json.h"
 #include "formats/job.h"
 #include "formats/manifest.h"
+#include "tune/request.h"
 
 namespace pipewright {
 
 struct TunedFor {
   std::string package;
   int ranks = 1;       // that may be used
-  std::string hosts;   // as the user wrote them; empty: this one
+  TuneStart start;     // of the ranks
   std::string memory;  // the limit of a rank; empty: none
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
+#include "base/shell_word.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/job.h"
@@ -26,6 +27,7 @@
 #include "tune/profiles.h"
 #include "tune/regroup.h"
 #include "tune/rounds.h"
+#include "tune/runs.h"
 
 namespace pipewright {
 
@@ -89,7 +91,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   auto add = [&](const TuneCandidate& candidate) {
     rows.emplace_back();
     rows.back().candidate = candidate;
-    rows.back().in_process = request.in_process || candidate.ranks == 1;
+    rows.back().in_process = RunsInProcess(request, candidate.ranks);
   };
   for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
   // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
@@ -107,7 +109,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     same->as_given = true;
   } else if (Fits(problem, given->candidate)) {
     rows.push_back(*given);
-    rows.back().in_process = request.in_process || given->candidate.ranks == 1;
+    rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
     outcome.notes.push_back("the unmodified job would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
@@ -157,6 +159,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   read.push_back(request.job);
   if (!job.plan.empty()) read.push_back(job.plan);
   OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}, {kTunePlan, ""}};
+  CheckMpirun(request);
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
   CreateFolders(request.output);
 
@@ -194,6 +197,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();
   outcome.report = TuneReport(outcome, !request.machines.empty());
+  outcome.report["start"] = StartLine(request, outcome);
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
     outcome.notes.push_back(note);
@@ -202,10 +206,15 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 
 std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
   const TuneRow& winner = outcome.rows.front();
-  return std::string("pipewright-run ") + (winner.in_process ? "--in-process " : "-n ") +
-         std::to_string(winner.candidate.ranks) + " train " +
-         (request.cut_package.empty() ? request.package : request.cut_package) + " " +
-         request.output + "/job.json --conf " + request.output + "/conf.json";
+  std::vector<std::string> words = {"pipewright-run"};
+  for (const std::string& word :
+       StartOptions(request.start, winner.candidate.ranks, winner.in_process))
+    words.push_back(word);
+  words.insert(words.end(),
+               {"train", request.cut_package.empty() ? request.package : request.cut_package,
+                request.output + "/job.json", "--conf", request.output + "/conf.json"});
+  for (std::string& word : words) word = ShellWord(word);
+  return Join(words, " ");
 }
 
 }  // namespace pipewright

@@ -12,11 +12,13 @@
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "cli/numbers.h"
+#include "cli/rank_arguments.h"
 #include "formats/package/package_files.h"
 #include "formats/profile/from_trace.h"
 #include "formats/profile/graph.h"
 #include "formats/profile/table.h"
 #include "runtime/measure/measure_package.h"
+#include "runtime/watch/supervise.h"
 
 namespace pipewright {
 
@@ -26,6 +28,8 @@ namespace {
 
 struct ProfileRequest {
   ProfileOptions measure;
+  SuperviseOptions start;  // of ranks by mpirun
+  std::string hosts;
   std::string output, trace, base;
   int in_process = 0;
   bool json = false, force = false;
@@ -138,11 +142,40 @@ void FromTrace(const ProfileRequest& request) {
   Show(request, profile, "");
 }
 
+// Starts the ranks with mpirun, and exits.
+[[noreturn]] void StartRanks(const ProfileRequest& request) {
+  SuperviseOptions start = request.start;
+  start.program = "pipewright";
+  if (!request.hosts.empty()) start.hosts = Split(request.hosts, ',');
+  std::vector<std::string> words = Split(ReadFile("/proc/self/cmdline"), '\0');
+  words.pop_back();  // each word ends with a null
+  start.command = RankArguments(words, {{"-n", true}, {"--hosts", true}, {"--mpirun", true}});
+  throw CLI::RuntimeError(Supervise(start));
+}
+
 void Measure(const ProfileRequest& request) {
   if (!request.trace.empty()) return FromTrace(request);
+  if (request.start.ranks > 0) StartRanks(request);
   MeasureOnRanks(
       request.measure, request.in_process, [&] { CheckOutputs(request); },
       [&](const Profile& profile, const std::string& source) { Show(request, profile, source); });
+}
+
+void AddRanks(CLI::App& app, ProfileRequest& r) {
+  auto* threads = app.add_option("--in-process", r.in_process,
+                                 "run N ranks as threads of this process, without MPI")
+                      ->check(InRange(1, 1024))
+                      ->type_name("N");
+  auto* processes = app.add_option("-n", r.start.ranks, "number of ranks to start with mpirun")
+                        ->check(AtLeast(1))
+                        ->type_name("N")
+                        ->excludes(threads);
+  app.add_option("--hosts", r.hosts,
+                 "hosts to start ranks on with mpirun: NAME:RANKS,NAME:RANKS,...")
+      ->needs(processes);
+  app.add_option("--mpirun", r.start.mpirun, "mpirun command, with any options of its own")
+      ->capture_default_str()
+      ->needs(processes);
 }
 
 }  // namespace
@@ -187,10 +220,7 @@ void AddProfileCommand(CLI::App& app) {
                "let several ranks of a host compute on one device");
   app.add_flag("--fine", r.measure.fine,
                "measure separately each submodule that the code of a module names");
-  app.add_option("--in-process", r.in_process,
-                 "run N ranks as threads of this process, without MPI")
-      ->check(InRange(1, 1024))
-      ->type_name("N");
+  AddRanks(app, r);
   app.add_option("--from-trace", r.trace,
                  "take the times from the trace of a run instead of measuring");
   app.add_option("--base", r.base,

@@ -5,7 +5,12 @@
 #include <iostream>
 #include <memory>
 
+#include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "base/files/owner_lock.h"
+#include "base/files/read_file.h"
+#include "base/json.h"
+#include "base/process/launched_rank.h"
 #include "base/table.h"
 #include "cli/commands.h"
 #include "cli/commands/print_json.h"
@@ -46,7 +51,41 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   return outcome;
 }
 
+// A job of inference would fail later, for the first key that it lacks.
+static void RefuseInference(const TuneRequest& request) {
+  const Json job = ReadJson(request.job);
+  if (!job.is_object() || job.contains("loss") || job.contains("optimizer")) return;
+  throw Error(request.job, "has neither \"loss\" nor \"optimizer\", and tune is for training",
+              "for inference, fit the package into the memory of its ranks, with weights on disk "
+              "where that is needed, with pipewright place PACKAGE --max-memory 0=SIZE,1=SIZE "
+              "--conf FILE, and run it with pipewright-run -n RANKS infer PACKAGE --conf FILE");
+}
+
+// Removes a folder at the end if it is still empty.
+struct NoEmptyFolder {
+  const std::string path;
+  ~NoEmptyFolder() {
+    std::error_code not_empty;
+    std::filesystem::remove(path, not_empty);
+  }
+};
+
 static void TuneAndShow(TuneRequest& request, bool json) {
+  // A process of mpirun cannot start mpirun.
+  const bool needs_mpirun = !request.in_process && request.machines.empty();
+  if (LaunchedRanks() > (needs_mpirun ? 0 : 1))
+    throw UsageError("tune",
+                     "mpirun started " + Counted(LaunchedRanks(), "process") +
+                         ", and each would tune into " + request.output,
+                     "start it without mpirun: it starts the ranks of its runs itself, on other "
+                     "hosts with --hosts or --mpirun");
+  RefuseInference(request);
+  const NoEmptyFolder after = {request.output};
+  CreateFolders(request.output);
+  OwnerLock lock(OwnerLock::FileFor(request.output, true));
+  if (!lock.Take())
+    throw Error(request.output, "another process tunes there: " + lock.owner().text,
+                "start again when it is done, or name another folder");
   const bool is_model = std::filesystem::is_regular_file(request.package);
   const TuneOutcome outcome = is_model ? TuneModel(request) : TunePackage(request);
   if (json) return PrintJson(outcome.report);
@@ -94,13 +133,21 @@ void AddTuneCommand(CLI::App& app) {
          [request](const std::string& text) { request->budget = ParseDuration(text, "--budget"); },
          "time for everything, such as 90s or 2m; then the best result so far is written")
       ->type_name("TIME");
-  app.add_option(
+  auto* machines = app.add_option(
       "--machines", r.machines,
       "file that describes other machines (speed, memory and links of devices): estimates "
       "for them, without running candidates");
   app.add_flag("--no-measure", r.no_measure, "choose by predictions alone");
-  app.add_flag("--in-process", r.in_process,
-               "measure with ranks as threads of one process, without mpirun");
+  auto* threads = app.add_flag("--in-process", r.in_process,
+                               "measure with ranks as threads of one process, without mpirun");
+  app.add_option("--hosts", r.start.hosts,
+                 "hosts to start the ranks of runs on with mpirun: NAME:RANKS,NAME:RANKS,...")
+      ->excludes(threads)
+      ->excludes(machines);
+  app.add_option("--mpirun", r.start.mpirun, "mpirun command, with any options of its own")
+      ->default_str("mpirun")
+      ->excludes(threads)
+      ->excludes(machines);
   app.add_flag("--json", r.quiet, "print the report as JSON and nothing else");
   app.add_option("-o,--output", r.output, "folder for conf.json, job.json and the reports")
       ->required();

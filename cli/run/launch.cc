@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/process/launched_rank.h"
 #include "base/process/messages.h"
 #include "base/process/terminal.h"
 #include "cli/numbers.h"
@@ -75,8 +76,6 @@ void SetCommandLine(int argc, char** argv) { arguments.assign(argv, argv + argc)
 
 int StartedRanks() { return in_process > 0 ? in_process : SupervisedRanks(); }
 
-std::string StartedHosts() { return SupervisedHosts(); }
-
 void SetStarted(int ranks, const std::string& job, const std::string& other_job) {
   if (in_process > 0)
     in_process = ranks;
@@ -92,8 +91,8 @@ void RunRanks(RunOptions& options, const LaunchTraits& traits,
   if (IsSupervised()) OfferColors();
   if (IsSupervised()) RunSupervised(arguments, options, traits.trains);
   if (in_process > 0) {
-    if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
-      throw UsageError("--in-process: mpirun started " + std::string(size) +
+    if (LaunchedRanks() > 1)
+      throw UsageError("--in-process: mpirun started " + std::to_string(LaunchedRanks()) +
                        " processes, and each would run every rank\n  start pipewright-run without "
                        "mpirun, or leave out --in-process");
     trains = traits.trains;

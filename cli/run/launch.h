@@ -23,8 +23,6 @@ int ThreadRanks();
 
 // Returns the number of ranks that this process starts, by threads or mpirun; 0 if it starts none.
 int StartedRanks();
-// Returns the hosts that it starts them on, as given; "": this one.
-std::string StartedHosts();
 // Starts this number of ranks instead, with another job on their command line.
 void SetStarted(int ranks, const std::string& job, const std::string& other_job);
 

@@ -1,16 +1,12 @@
 #include "cli/run/supervised_run.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cctype>
-#include <filesystem>
-#include <iterator>
-#include <utility>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "cli/numbers.h"
+#include "cli/rank_arguments.h"
 #include "formats/conf.h"
 #include "formats/job.h"
 #include "plan/placement/residence.h"
@@ -24,30 +20,12 @@ SuperviseOptions supervisor;
 std::string hosts;
 bool wanted = false;
 
-// Options that only the supervisor uses or that it sets itself, and whether a value follows each.
-const std::pair<const char*, bool> kSupervised[] = {
+// What the ranks do not get.
+const std::vector<StartOption> kSupervised = {
     {"--restarts", true}, {"--mpirun", true},      {"--hosts", true},       {"-n", true},
     {"--elastic", false}, {"--conf", true},        {"--resume", false},     {"--tune", false},
     {"--tuned", true},    {"--tune-memory", true}, {"--tune-budget", true},
 };
-
-// Returns the command line of the ranks.
-std::vector<std::string> RankArguments(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    std::string name = arguments[i].substr(0, arguments[i].find('='));
-    if (name.size() > 2 && name.starts_with("-n") &&
-        std::isdigit(static_cast<unsigned char>(name[2])))
-      name = "-n";  // -n3 is -n 3
-    auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
-                           [&](const auto& option) { return name == option.first; });
-    if (at == std::end(kSupervised))
-      words.push_back(arguments[i]);
-    else if (at->second && name == arguments[i])
-      ++i;
-  }
-  return words;
-}
 
 // Returns the number of ranks of the run's conf or device map.
 int RanksOf(const RunOptions& run) {
@@ -88,6 +66,10 @@ int SupervisedRanks() { return supervisor.ranks; }
 
 std::string SupervisedHosts() { return hosts; }
 
+std::string SupervisedMpirun() {
+  return supervisor.mpirun == SuperviseOptions().mpirun ? "" : supervisor.mpirun;
+}
+
 bool Restarts() { return supervisor.restarts > 0 || supervisor.elastic; }
 void SetSupervisedRanks(int ranks) { supervisor.ranks = ranks; }
 
@@ -116,7 +98,7 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   }
   if (!hosts.empty()) o.hosts = Split(hosts, ',');
   if (o.ranks == 0) o.ranks = RanksOf(run);
-  o.command = RankArguments(arguments);
+  o.command = RankArguments(arguments, kSupervised);
   throw CLI::RuntimeError(Supervise(o));
 }
 

@@ -16,9 +16,11 @@ void AddSupervisor(CLI::App& app);
 // Returns true if one of the supervisor's options was given.
 bool IsSupervised();
 
-// Returns the number of ranks that -n gives, or 0; and the hosts, as given.
+// Returns the number of ranks that -n gives, or 0; the hosts, as given; and the mpirun command, ""
+// unless it was given.
 int SupervisedRanks();
 std::string SupervisedHosts();
+std::string SupervisedMpirun();
 void SetSupervisedRanks(int ranks);
 // Returns true if failed runs are restarted.
 bool Restarts();

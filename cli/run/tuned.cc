@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/owner_lock.h"
+#include "base/process/launched_rank.h"
 #include "base/process/messages.h"
 #include "cli/run/launch.h"
 #include "cli/run/supervised_run.h"
@@ -77,8 +78,10 @@ std::string FindOrTune(const RunOptions& options) {
   const Job job = ReadJob(options.job);
   const Manifest manifest = ReadManifest(options.package);
   const std::string folders = Root(options);
-  const Json key =
-      TunedKey({options.package, StartedRanks(), StartedHosts(), tune.memory}, job, manifest);
+  const bool in_process = ThreadRanks() > 0;
+  const TuneStart start =
+      in_process ? TuneStart() : TuneStart{SupervisedHosts(), SupervisedMpirun()};
+  const Json key = TunedKey({options.package, StartedRanks(), start, tune.memory}, job, manifest);
   const std::string folder = TunedFolder(folders, key);
   if (IsTuned(folder, key)) return folder;
   CreateFolders(folder);
@@ -88,13 +91,12 @@ std::string FindOrTune(const RunOptions& options) {
                 "start again when it is done");
   if (const std::string other = OtherTuned(folders, key); !other.empty())
     PrintNote("a result of tune is not used: " + other);
-  if (!StartedHosts().empty()) PrintNote("--tune measures on this host, not between hosts");
   TuneRequest request;
   request.package = options.package, request.job = options.job, request.output = folder;
   request.memory = tune.memory, request.ranks = StartedRanks();
   request.budget = ParseDuration(tune.budget, "--tune-budget");
-  request.in_process = ThreadRanks() > 0, request.processes = !request.in_process;
-  request.force = true;
+  request.in_process = in_process, request.processes = !in_process;
+  request.start = start, request.force = true;
   const TuneOutcome outcome = Tune(request, WrittenBuffers(options.package, manifest));
   for (const std::string& note : outcome.notes) PrintNote(note);
   if (outcome.interrupted) {
@@ -128,7 +130,7 @@ void AddTune(CLI::App& app) {
 void UseTuned(RunOptions& options) {
   if (!tune.wanted) return;
   CheckChanges(options);
-  if (StartedRanks() == 0)
+  if (StartedRanks() == 0 || LaunchedRanks() > (ThreadRanks() > 0 ? 1 : 0))
     throw UsageError("--tune", "needs to start the ranks itself",
                      "start pipewright-run without mpirun, with -n N or --in-process N");
   const std::string checkpoints = ReadJobOf(options).checkpoint.folder;

@@ -11,6 +11,7 @@
 #include "base/files/missing_file.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
+#include "base/shell_word.h"
 #include "tests/error_text.h"
 #include "tests/temp_folder.h"
 
@@ -25,6 +26,13 @@ TEST(Text, SuggestsTheNearestWord) {
 TEST(Text, SplitIsTheInverseOfJoin) {
   EXPECT_EQ(Join(Split("a,,b,", ','), ","), "a,,b,");
   EXPECT_EQ(Split("", ',').size(), 1u);
+}
+
+TEST(Text, ShellWords) {
+  EXPECT_EQ(ShellWord("a:2,b/c-d_e.json"), "a:2,b/c-d_e.json");
+  EXPECT_EQ(ShellWord(""), "''");
+  EXPECT_EQ(ShellWord("mpirun --x $y"), "'mpirun --x $y'");
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
 }
 
 TEST(Text, WriteFileReplacesAndReadFileReads) {

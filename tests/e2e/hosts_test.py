@@ -1,5 +1,8 @@
 """Runs on three hosts, each a network namespace with a name and an address of its own."""
+import json
 import os
+import pathlib
+import shlex
 import signal
 import subprocess
 import time
@@ -9,7 +12,7 @@ from safetensors.torch import load_file
 
 from network import (HOSTS, SWITCH, can_make_network, make_network, remove_network, sh,
                      write_agent)
-from support import ADAMW, RUN, Case, Running, export_gpt, gpt, name_of, run_ranks, token_job
+from support import ADAMW, BUILD, RUN, Case, Running, export_gpt, gpt, name_of, run_ranks, token_job
 
 FIRST, _, LAST = HOSTS
 
@@ -97,6 +100,31 @@ class Hosts(Case):
                          r"rank [01] on \S+ \(pid \d+\): (step \d+, stage \d, microbatch \d, action \S+ "
                          r"\(entry \d+\)|after step \d+), waiting for")
         self.assertRegex(running.text, rf"rank 2 on {HOSTS[LAST]} \(pid \d+\), when last heard: ")
+
+    def test_tune_measures_on_the_hosts(self):
+        mpirun = (f"mpirun --mca plm_rsh_agent {self.agent} --mca plm_rsh_no_tree_spawn 1 --mca btl tcp,self "
+                  "--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0")
+        job = self.write_job(token_job(optimizer=ADAMW, steps=4, check_shared=None, schedule="gpipe", microbatches=2))
+        hosts = f"{LAST}:1,{FIRST}:1"
+        command = [BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "--hosts", hosts, "--mpirun", mpirun,
+                   "-o", self.path("tuned"), "--exact", "--repeat", 1, "--rounds", 1, "--candidates", 2]
+        running = Running([self.agent, FIRST, *(shlex.quote(str(word)) for word in command)], self.path("output.txt"))
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        report = json.loads(self.path("tuned/report.json").read_text())
+        self.assertTrue(all(each["measured"] and not each["in_process"] for each in report["candidates"]), running.text)
+        self.assertIn(2, {each["ranks"] for each in report["candidates"]})
+        self.assertRegex(report["start"], rf"^pipewright-run --hosts {hosts} --mpirun '{mpirun}' -n [12] train ")
+        self.assertIn(report["start"], running.text)
+        kept = [json.loads(path.read_text()) for path in (pathlib.Path(self.package) / "tuned/measured").iterdir()]
+        self.assertTrue(all(each["machine"].endswith(f", --hosts {hosts}, --mpirun {mpirun}") for each in kept), kept)
+        links = [each["measured"]["profile"]["links"] for each in kept if "profile" in each["measured"]]
+        self.assertIn(2, {len(each) for each in links})
+        start = report["start"].replace("pipewright-run", str(RUN), 1)
+        running = Running([self.agent, FIRST, start], self.path("output.txt"))
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertIn("step ", running.text)
 
 
 if __name__ == "__main__":

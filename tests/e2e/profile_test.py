@@ -87,16 +87,20 @@ class Profile(Case):
 
     def test_under_mpirun_ranks_and_links_are_measured(self):
         modules = len(self.manifest["modules"])
-        profile = out_of("profile", self.package, "--microbatch-size", 4, "--repeat", 1, "--json",
-                         ranks=modules)
-        self.assertEqual([node["rank"] for node in profile["nodes"]], list(range(modules)))
-        pairs = [(link["from"], link["to"]) for link in profile["links"]]
-        self.assertEqual(pairs, [(a, b) for a in range(modules) for b in range(modules) if a != b])
-        for link in profile["links"]:
-            self.assertGreater(link["latency"], 0)
-            self.assertGreater(link["bytes_per_second"], 0)
-        self.assertEqual([v["bytes"] for v in profile["values"]],
-                         [v["bytes"] for v in self.profile["values"]])
+        for started, by_itself in ((modules, []), (0, ["-n", modules])):
+            profile = out_of("profile", self.package, "--microbatch-size", 4, "--repeat", 1, "--json", *by_itself,
+                             ranks=started)
+            self.assertEqual([node["rank"] for node in profile["nodes"]], list(range(modules)))
+            pairs = [(link["from"], link["to"]) for link in profile["links"]]
+            self.assertEqual(pairs, [(a, b) for a in range(modules) for b in range(modules) if a != b])
+            for link in profile["links"]:
+                self.assertGreater(link["latency"], 0)
+                self.assertGreater(link["bytes_per_second"], 0)
+            self.assertEqual([v["bytes"] for v in profile["values"]],
+                             [v["bytes"] for v in self.profile["values"]])
+        refused = pipewright("profile", self.package, "--hosts", "a,b")
+        self.assertEqual(refused.code, 2, refused.out)
+        self.assertIn("-n", refused.out)
 
     def test_directions_that_differ_a_little_leave_the_proof(self):
         links = [{"from": 0, "to": 1, "latency": 1e-6, "bytes_per_second": 2e9},

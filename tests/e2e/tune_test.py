@@ -1,4 +1,5 @@
 """Tunes a package for a job: the result trains the same samples, and refusals say why."""
+import fcntl
 import json
 import pathlib
 import shutil
@@ -6,10 +7,10 @@ import signal
 import subprocess
 import unittest
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from support import (BUILD, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright, run_ranks,
-                     token_job, torch)
+from support import (BUILD, LENGTH, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright,
+                     run_ranks, token_job, torch)
 
 
 class Average(torch.nn.Module):
@@ -302,6 +303,47 @@ class Tune(Case):
         refused = call([RUN, "train", self.package, self.path("job.json"), "--tune"])
         self.assertEqual(refused.code, 2, refused.out)
         self.assertIn("--tune: needs to start the ranks itself", refused.out)
+
+    def test_under_mpirun(self):
+        job = self.write_job(self.job())
+        refused = call(["mpirun", "-n", 2, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2,
+                        "-o", self.path("many")])
+        self.assertEqual(refused.code, 2, refused.out)
+        self.assertIn(f"tune: mpirun started 2 processes, and each would tune into {self.path('many')}", refused.out)
+        self.assertIn("start it without mpirun", refused.out)
+        self.assertFalse(self.path("many").exists())
+        one = call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o", self.path("many")])
+        self.assertIn("tune: mpirun started 1 process, and", one.out)
+        self.succeed(call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o",
+                           self.path("one"), "--repeat", 1, "--no-measure", "--in-process"]))
+        refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])
+        self.assertIn("--tune: needs to start the ranks itself", refused.out)
+
+    def test_a_job_of_inference(self):
+        refused = self.tune("inference", loss=None, optimizer=None)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn('has neither "loss" nor "optimizer", and tune is for training', refused.out)
+        self.assertIn("pipewright place PACKAGE --max-memory", refused.out)
+        self.assertFalse(self.path("inference").exists())
+        half = self.tune("inference", loss=None)
+        self.assertEqual(half.code, 1, half.out)
+        self.assertNotIn("pipewright place", half.out)
+        half = sum(path.stat().st_size for path in (pathlib.Path(self.package) / "weights").iterdir()) // 2
+        self.succeed(pipewright("place", self.package, "--max-memory", f"0={half}", "--conf", self.path("placed.json")))
+        self.assertTrue(json.loads(self.path("placed.json").read_text())["offload"]["stages"])
+        save_file({"tokens": torch.zeros(2, LENGTH, dtype=torch.int64)}, self.path("in.safetensors"))
+        self.succeed(run_ranks(1, "infer", self.package, "--conf", self.path("placed.json"), "--input",
+                               self.path("in.safetensors"), "-o", self.path("out.safetensors"), mpi=False))
+
+    def test_two_at_once(self):
+        folder = self.path("busy")
+        folder.mkdir()
+        with open(folder / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            refused = self.tune("busy", "--no-measure")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("busy: another process tunes there: ", refused.out)
+        self.succeed(self.tune("busy", "--no-measure"))
 
     def test_a_model_file_is_cut_anew(self):
         path = self.write_job(self.job())

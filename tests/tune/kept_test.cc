@@ -28,6 +28,21 @@ TEST(TuneKept, OnlyForTheSameMachineAndCode) {
   EXPECT_EQ(ReadKept(kept, "one", 1), std::nullopt);
 }
 
+TEST(TuneKept, OnlyForTheSameHosts) {
+  std::filesystem::create_directories(TempPath("hosts.pkg"));
+  std::ofstream(TempPath("hosts.pkg/manifest.json")) << "{}";
+  TuneRequest here;
+  here.package = TempPath("hosts.pkg"), here.output = TempPath("hosts");
+  ASSERT_TRUE(WriteKept(KeptFor(here, {}), "one", 1, 7));
+  TuneRequest there = here, elsewhere = here;
+  there.start.hosts = "a:1,b:1", elsewhere.start.mpirun = "mpirun --hostfile h";
+  for (const TuneRequest& request : {there, elsewhere})
+    EXPECT_EQ(ReadKept(KeptFor(request, {}), "one", 1), std::nullopt);
+  ASSERT_TRUE(WriteKept(KeptFor(there, {}), "one", 1, 8));
+  EXPECT_EQ(ReadKept(KeptFor(there, {}), "one", 1), Json(8));
+  EXPECT_EQ(ReadKept(KeptFor(here, {}), "one", 1), std::nullopt);
+}
+
 // A file stands where the first folder would be.
 TEST(TuneKept, UsesTheFolderThatCanBeWritten) {
   std::ofstream(TempPath("file")) << "";

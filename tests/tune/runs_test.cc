@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/environment.h"
 #include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tune/profiles.h"
@@ -22,6 +23,48 @@ TEST(TuneRuns, SayWhichProgramFailed) {
                       "conf.json --steps 9 --metrics m.jsonl --quiet"),
             std::string::npos)
       << said;
+}
+
+TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
+  using Words = std::vector<std::string>;
+  const TuneStart start = {"a:2,b:1", "mpirun --mca btl tcp"};
+  EXPECT_EQ(StartOptions({}, 2, false), Words({"-n", "2"}));
+  EXPECT_EQ(StartOptions(start, 3, false),
+            Words({"--hosts", "a:2,b:1", "--mpirun", "mpirun --mca btl tcp", "-n", "3"}));
+  EXPECT_EQ(StartOptions(start, 2, true), Words({"--in-process", "2"}));
+  TuneRun run{"m.pkg", "job.json", "conf.json", 1, false, 3, start};
+  EXPECT_NE(ErrorOf([&] {
+              BenchRun(run, TuneBudget());
+            }).find("--hosts a:2,b:1 --mpirun mpirun --mca btl tcp -n 1 bench m.pkg"),
+            std::string::npos);
+}
+
+TEST(TuneRuns, NeedMpirunForSeveralProcesses) {
+  const Environment::Variables nowhere = {{"PATH", "/nowhere"}};
+  const Environment none(nowhere);
+  TuneRequest request;
+  request.ranks = 2;
+  EXPECT_EQ(
+      ErrorOf([&] { CheckMpirun(request); }),
+      "mpirun: is not found, and starts the ranks that tune measures\n  install Open MPI, name "
+      "its mpirun (--mpirun), or let ranks be threads (--in-process)");
+  request.start.mpirun = "/bin/sh -x";
+  CheckMpirun(request);
+  request.start.mpirun = "/nowhere/mpirun";
+  EXPECT_THROW(CheckMpirun(request), Error);
+  request.start.mpirun.clear();
+  request.ranks = 1;
+  CheckMpirun(request);
+  request.ranks = 2, request.in_process = true;
+  CheckMpirun(request);
+}
+
+TEST(TuneRuns, RanksOfAHostShareItsCores) {
+  EXPECT_EQ(RanksOnOneHost("", 4), 4);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 4), 2);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 1), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,c", 3), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,a", 3), 2);
 }
 
 TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {

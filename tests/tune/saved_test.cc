@@ -20,10 +20,11 @@ void Write(const std::string& name, const std::string& text) {
   std::ofstream(TempPath(name)) << text;
 }
 
-Json KeyOf(const std::string& job, int ranks, const std::string& memory = "") {
+Json KeyOf(const std::string& job, int ranks, const std::string& memory = "",
+           const TuneStart& start = {}) {
   Job read;
   read.path = "job.json", read.text = job;
-  return TunedKey({TempPath("m.pkg"), ranks, "", memory}, read, Manifest());
+  return TunedKey({TempPath("m.pkg"), ranks, start, memory}, read, Manifest());
 }
 
 TEST(TunedResults, AreFoundByTheirKey) {
@@ -42,6 +43,9 @@ TEST(TunedResults, AreFoundByTheirKey) {
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 4)), folder + " is for ranks 2, not 4");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 3})", 2, "1GB")),
             folder + " is for another job, and for memory \"\", not \"1GB\"");
+  EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {"a:1,b:1", ""})),
+            folder + " is for hosts \"\", not \"a:1,b:1\"");
+  EXPECT_FALSE(IsTuned(folder, KeyOf(R"({"threads": 2})", 2, "", {"", "mpirun --host a"})));
   Write("m.pkg/manifest.json", "{ }");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
 }
