@@ -127,7 +127,8 @@ pipewright_library(runtime/stage TORCH BATCH 3
                    USES base base/files formats formats/weights ops plan plan/placement plan/run
                         runtime/data runtime/disk runtime/exec runtime/module runtime/optimizer
                         runtime/recorded runtime/trial tensors)
-pipewright_library(runtime/links TORCH USES base plan runtime/exec runtime/nccl)
+pipewright_library(runtime/links TORCH
+                   USES base plan runtime/exec runtime/module runtime/nccl tensors)
 pipewright_library(runtime TORCH BATCH 3
                    USES base base/files base/process formats formats/package formats/weights ops
                         plan plan/run runtime/cpu runtime/data runtime/exec

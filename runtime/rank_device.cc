@@ -20,23 +20,51 @@ Accelerators AcceleratorsHere() {
   return {c10::DeviceTypeName(*type, /*lower_case=*/true), at::accelerator::deviceCount()};
 }
 
-std::vector<std::string> VisibleDevices(Transport& transport) {
-  const char* mine = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::vector<std::string> visible = transport.AllGather(mine ? mine : "all");
-  for (size_t r = 0; r < visible.size() && !transport.hosts().empty(); ++r)
-    visible[r] = transport.hosts()[r] + " " + visible[r];
-  return visible;
+VisibleDevices DevicesOfRank(const std::string& host, const std::string& visible, int count,
+                             const std::function<std::string(int)>& bus_id) {
+  VisibleDevices found;
+  found.host = host;
+  if (visible.find("MIG") != std::string::npos) found.parts = visible;
+  for (int i = 0; i < count; ++i) {
+    const std::string id = bus_id(i);
+    found.ids.push_back(id.empty() ? "number " + std::to_string(i) + " of " + visible : id);
+  }
+  return found;
+}
+
+std::vector<VisibleDevices> DevicesOfRanks(Transport& transport) {
+  const std::vector<std::string>& hosts = transport.hosts();
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  const VisibleDevices mine =
+      DevicesOfRank(hosts.empty() ? "" : hosts[static_cast<size_t>(transport.rank())],
+                    text ? text : "all", AcceleratorsHere().count, CudaBusId);
+  std::vector<VisibleDevices> all;
+  for (const std::string& of_rank :
+       transport.AllGather(Json::array({mine.host, mine.parts, mine.ids}).dump())) {
+    const Json read = Json::parse(of_rank);
+    all.push_back({read[0].get<std::string>(), read[1].get<std::string>(),
+                   read[2].get<std::vector<std::string>>()});
+  }
+  return all;
+}
+
+std::string DeviceId(const VisibleDevices& visible, const std::string& device) {
+  const size_t colon = device.find(':');
+  if (colon == std::string::npos) return visible.host + " " + device;
+  const size_t number = static_cast<size_t>(std::stoi(device.substr(colon + 1)));
+  return visible.host + " " + device.substr(0, colon) + " " +
+         (number < visible.ids.size() ? visible.ids[number] : device);
 }
 
 static bool WantsDevice(const AskedDevice& asked) {
   return !asked.name.empty() && asked.name != "cpu";
 }
 
-PlaceOnHost PlaceOf(size_t rank, const std::vector<std::string>& visible,
+PlaceOnHost PlaceOf(size_t rank, const std::vector<VisibleDevices>& visible,
                     const std::vector<AskedDevice>& asked) {
   PlaceOnHost place{0, 0};
   for (size_t r = 0; r < visible.size(); ++r) {
-    if (visible[r] != visible[rank] || !WantsDevice(asked[r])) continue;
+    if (!(visible[r] == visible[rank]) || !WantsDevice(asked[r])) continue;
     ++place.count;
     if (r < rank) ++place.local;
   }

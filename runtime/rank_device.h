@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,18 +26,30 @@ struct AskedDevice {
   bool own = false;   // it was given to this rank by name, not to all ranks
 };
 
-// Returns what tells apart the devices that ranks see, by rank: their hosts (Transport::hosts;
-// empty: all ranks are on one), and the devices that a launcher has made visible to each
-// (CUDA_VISIBLE_DEVICES). Two ranks for which it is equal mean the same device by the same name.
-// Collective.
-std::vector<std::string> VisibleDevices(Transport& transport);
+// The devices that a rank sees. Two ranks for which it is equal mean the same device by the same
+// name. A launcher may show each rank other devices under the same numbers (cgroups).
+struct VisibleDevices {
+  std::string host;              // of Transport::hosts; "": all ranks are on one
+  std::string parts;             // CUDA_VISIBLE_DEVICES if it names parts of GPUs (MIG)
+  std::vector<std::string> ids;  // by number: the bus id, or what is known of the device instead
+  bool operator==(const VisibleDevices&) const = default;
+};
+
+// Returns those of this rank. `visible`: CUDA_VISIBLE_DEVICES, or "all".
+VisibleDevices DevicesOfRank(const std::string& host, const std::string& visible, int count,
+                             const std::function<std::string(int)>& bus_id);
+// Returns those of every rank. Collective.
+std::vector<VisibleDevices> DevicesOfRanks(Transport& transport);
+
+// Returns a text that is the same for two ranks if they compute on one GPU. `device`: "cuda:1".
+std::string DeviceId(const VisibleDevices& visible, const std::string& device);
 
 // The ranks that see the same devices and want one, of which this is number `local` of `count`,
 // from 0.
 struct PlaceOnHost {
   int local = 0, count = 1;
 };
-PlaceOnHost PlaceOf(size_t rank, const std::vector<std::string>& visible,
+PlaceOnHost PlaceOf(size_t rank, const std::vector<VisibleDevices>& visible,
                     const std::vector<AskedDevice>& asked);
 
 // Returns the name of the rank's device, "cpu" or "cuda:1". A rank that may choose takes the device

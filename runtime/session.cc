@@ -1,7 +1,6 @@
 #include "runtime/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 
@@ -162,7 +161,7 @@ void Session::Open(const SessionOptions& asked) {
     edited = EditedCode(options.package, run.manifest);
     edited_places = EditedPlaces(options.package, run.manifest);
   });
-  visible_ = VisibleDevices(transport);
+  visible_ = DevicesOfRanks(transport);
   devices = ChooseDevices(*this, visible_);
 }
 
@@ -325,6 +324,7 @@ void Session::Start() {
     pairs = SessionPairs(*this, forward_plan_, visible_);
   });
   links_ = Connect(*this, pairs);
+  stages->ReceiveOver(Values());
   Phase(transport, "starting", [&] {
     MakeExecutor();
     if (options.training && job.validation.every > 0)
@@ -338,36 +338,26 @@ void Session::Start() {
   DropLoadingCode();
 }
 
-// Waits for this rank's device, and lets the watchdog know. Throws if a transfer has failed,
-// because its values must not be used.
-void Session::AwaitDevice() {
-  if (OnDevices())
-    Values().WaitUntil([&] { return stages->AwaitsDevice(); }, std::chrono::microseconds(20));
-  Values().Pending();
-}
-
-void Session::ReadNumbers() {
-  AwaitDevice();
-  stages->ReadNumbers();
-}
+void Session::AwaitDevice() { stages->AwaitDevice(); }
 
 void Session::AddBusy() {
   for (const TraceEvent& event : executor_->trace())
     if (CountsAsBusy(event.action.kind)) busy += event.end - event.start - event.waited;
 }
 
-// Runs a plan once. Until a whole step has been run, values go through host memory: in it, CUDA and
-// its libraries allocate and load what they need, for which they may wait until the device has done
-// everything, including transfers that cannot end until other ranks go on. (A plan of several steps
-// has no such step.)
+// Runs a plan once. The first step, and the first sweep of an evaluation, begin cold: until a rank
+// has run everything once, its values go through host memory. In that time, CUDA and its libraries
+// allocate and load what they need, for which they may wait until the device has done everything,
+// including transfers that cannot end until other ranks go on.
 void Session::Run(Executor& executor, int64_t step, bool last) {
   if (!links_) return executor.RunStep(step, last);
-  const bool active = warm_ || run.plan.steps > 1;
-  links_->SetActive(active);
-  stages->ExchangeOnDevices(active ? links_->pairs() : RankPairs{});
-  executor.RunStep(step, last);
+  const bool evaluates = &executor == evaluator_.get();
+  bool& warm = evaluates ? warm_evaluation_ : warm_;
+  links_->SetActive(warm || !executor.ColdOnHostOnly());
+  stages->ExchangeOnDevices(warm ? links_->pairs() : RankPairs{});
+  executor.RunStep(step, last, /*cold=*/!warm);
   links_->LaunchAll();
-  warm_ = warm_ || last;
+  warm = warm || last || evaluates;
 }
 
 // Throws AgreedError after the first step if it trained nothing. Collective.
@@ -391,6 +381,7 @@ void Session::Watch(Microbatches& source, int64_t step) {
     stages->SetStep(source, step * job.accumulate + i);
     Run(*executor_, step, /*last=*/false);
   }
+  AwaitDevice();
 }
 
 void Session::Step(Microbatches& source, int64_t step) {
@@ -409,7 +400,7 @@ void Session::Step(Microbatches& source, int64_t step) {
       const bool last = i + 1 == minibatches;
       Run(*executor_, step, last);
       if (last && options.training) stages->MeasureGradients();
-      ReadNumbers();
+      stages->ReadNumbers();
       if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
       GatherLosses(*this);
       KeepLosses(*this);
@@ -439,7 +430,7 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   ProgressHook hook(transport);
   At(*stages, "steps " + std::to_string(step + 1) + " to " + std::to_string(step + count), [&] {
     Run(*executor_, step, /*last=*/true);
-    ReadNumbers();
+    stages->ReadNumbers();
   });
   done_ = step + count;
   CheckTrained(step);
@@ -460,7 +451,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   At(*stages, "evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     // Validation does not count as a step of the training.
     Run(executor, options.training ? done_ : minibatch, /*last=*/!options.training);
-    ReadNumbers();
+    stages->ReadNumbers();
     GatherLosses(*this);
   });
   if (options.training) stages->SetTraining(true);

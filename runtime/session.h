@@ -12,6 +12,7 @@
 #include "runtime/evaluation.h"
 #include "runtime/exec/executor.h"
 #include "runtime/optimizer/loss.h"
+#include "runtime/rank_device.h"
 #include "runtime/stage/stage.h"
 
 namespace pipewright {
@@ -93,6 +94,9 @@ class Session {
 
   // Returns the transport of the values of a plan, from Start on.
   Transport& Values();
+  // Waits for this rank's device, and lets the watchdog know. Throws if a transfer has failed,
+  // because its values must not be used.
+  void AwaitDevice();
 
  private:
   void Run(Executor& executor, int64_t step, bool last);
@@ -102,8 +106,6 @@ class Session {
   std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
   void LoadFirstWeights();
   void MakeExecutor();
-  void AwaitDevice();
-  void ReadNumbers();
   void AddBusy();
   void CheckTrained(int64_t step);
   void Watch(Microbatches& source, int64_t step);
@@ -111,12 +113,13 @@ class Session {
   Plan forward_plan_;  // for a session that trains and validates
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
-  std::vector<std::string> visible_;  // VisibleDevices
+  std::vector<VisibleDevices> visible_;   // by rank
   std::unique_ptr<NcclTransport> links_;  // NCCL; null: values travel like everything else
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
   int64_t done_ = 0;     // optimizer steps, including those before a resume
   bool warm_ = false;    // a whole step has been run
+  bool warm_evaluation_ = false;  // evaluator_ has run
   bool trains_ = false;  // some rank is known to have received a gradient
 };
 

@@ -36,7 +36,7 @@ static void ExplainCpu(const AskedDevice& asked, const Accelerators& accelerator
 }
 
 std::vector<std::string> ChooseDevices(const Session& session,
-                                       const std::vector<std::string>& visible) {
+                                       const std::vector<VisibleDevices>& visible) {
   const size_t rank = static_cast<size_t>(session.transport.rank());
   const Job& job = session.job;
   std::string mine;
@@ -83,7 +83,7 @@ void CheckCopiesOnDevices(const Session& session) {
 }
 
 RankPairs SessionPairs(const Session& session, const Plan& forward,
-                       const std::vector<std::string>& visible) {
+                       const std::vector<VisibleDevices>& visible) {
   const RunPlan& run = session.run;
   const std::vector<std::string>& devices = session.devices;
   const bool cuda = std::any_of(devices.begin(), devices.end(),
@@ -99,7 +99,15 @@ RankPairs SessionPairs(const Session& session, const Plan& forward,
         for (int rank : replicas)
           if (rank != replicas[0]) pairs.insert({{rank, replicas[0]}, {replicas[0], rank}});
   }
-  return PairsOverNccl(pairs, devices, visible);
+  std::vector<std::string> ids;
+  for (size_t r = 0; r < devices.size(); ++r) ids.push_back(DeviceId(visible[r], devices[r]));
+  pairs = PairsOverNccl(pairs, devices, ids);
+  if (links != DeviceLinks::kAuto || ConnectionsNeeded(pairs) <= kMostConnections) return pairs;
+  if (session.transport.rank() == 0)
+    PrintNote("a rank exchanges values with so many others that NCCL would need more than the " +
+              std::to_string(kMostConnections) +
+              " connections of a GPU: they travel through host memory, as with --links mpi");
+  return {};
 }
 
 std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& pairs) {
@@ -108,7 +116,11 @@ std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& 
   Phase(session.transport, "starting", [&] {
     if (device.rfind("cuda", 0) == 0) CheckConnections(pairs, CudaConnections());
     const std::string version = NcclVersionText(Nccl().version);
-    if (session.transport.rank() == 0) PrintNote("NCCL " + version + " connects the devices");
+    if (session.transport.rank() != 0) return;
+    PrintNote("NCCL " + version + " connects the devices");
+    if (const std::string& replaced = ReplacedModuleLoading(); !replaced.empty())
+      PrintNote("CUDA_MODULE_LOADING is EAGER in this run, and not " + replaced +
+                ": loading a kernel may have to wait for transfers");
   });
   return std::make_unique<NcclTransport>(session.transport, c10::Device(device), pairs);
 }

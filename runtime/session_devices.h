@@ -10,9 +10,9 @@
 namespace pipewright {
 
 // Returns the device of every rank, and makes this rank's the current one of this thread.
-// `visible`: see VisibleDevices. Collective.
+// `visible`: DevicesOfRanks. Collective.
 std::vector<std::string> ChooseDevices(const Session& session,
-                                       const std::vector<std::string>& visible);
+                                       const std::vector<VisibleDevices>& visible);
 
 // Throws Error if ranks with devices of different types hold copies of a trained weight.
 void CheckCopiesOnDevices(const Session& session);
@@ -21,7 +21,7 @@ void CheckCopiesOnDevices(const Session& session);
 // plans, gradients, and buffers of replicas. `forward`: its plan for validation; without ranks if
 // there is none.
 RankPairs SessionPairs(const Session& session, const Plan& forward,
-                       const std::vector<std::string>& visible);
+                       const std::vector<VisibleDevices>& visible);
 
 // Connects the devices. Returns null if there is no pair. Collective.
 std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& pairs);

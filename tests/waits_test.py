@@ -21,8 +21,7 @@ BLOCKS = re.compile(
 KNOWN = {
     "runtime/exec/transport.cc": (1, "WaitUntil says what it waits for"),
     "runtime/exec/transport.h": (1, "for transports that wrap another: within WaitFor"),
-    "runtime/links/nccl_transport.cc": (4, "the end of the run; the pause between two looks, within WaitFor; the monitor's thread"),
-    "runtime/measure/links.cc": (1, "for a device, whose transfer the sender has begun"),
+    "runtime/links/nccl_transport.cc": (4, "the end of the run; the pause between two looks, within WaitFor; the monitor's thread; 2 s for aborts"),
     "runtime/stage/device_clock.cc": (1, "an event that the device reaches by itself"),
     "runtime/transport/thread_transport.cc":
         (5, "WaitFor and AllGather say it; the others are the monitor's and the end of the run"),

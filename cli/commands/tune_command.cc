@@ -75,8 +75,10 @@ static void TuneAndShow(TuneRequest& request, bool json) {
   const bool needs_mpirun = !request.in_process && request.machines.empty();
   if (LaunchedRanks() > (needs_mpirun ? 0 : 1))
     throw UsageError("tune",
-                     "mpirun started " + Counted(LaunchedRanks(), "process") +
-                         ", and each would tune into " + request.output,
+                     LaunchedRanks() == 1
+                         ? "mpirun started it, and cannot be started again by it"
+                         : "mpirun started " + std::to_string(LaunchedRanks()) +
+                               " processes, and each would tune into " + request.output,
                      "start it without mpirun: it starts the ranks of its runs itself, on other "
                      "hosts with --hosts or --mpirun");
   RefuseInference(request);

@@ -188,7 +188,9 @@ class Generator : public Microbatches {
   }
 
   void Output(int output, int microbatch, const c10::IValue& value) override {
-    if (output == options_.logits) Take(microbatch, OnHost(ToTensor(value)));
+    if (output != options_.logits) return;
+    session_.AwaitDevice();
+    Take(microbatch, OnHost(ToTensor(value)));
   }
 
   void Write() {

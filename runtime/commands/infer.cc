@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -33,8 +34,10 @@ namespace {
 // that the last may be smaller. Keeps the outputs that this rank makes.
 class InputFile : public Microbatches {
  public:
-  InputFile(const std::string& path, const Manifest& manifest, int microbatches)
-      : file_(path), microbatches_(microbatches) {
+  // `await_device` is called before an output is read.
+  InputFile(const std::string& path, const Manifest& manifest, int microbatches,
+            std::function<void()> await_device)
+      : file_(path), microbatches_(microbatches), await_device_(std::move(await_device)) {
     std::vector<std::string> names;
     for (const TensorInfo& info : file_.header().tensors) names.push_back(info.name);
     for (int id : manifest.inputs)
@@ -77,6 +80,7 @@ class InputFile : public Microbatches {
     return out;
   }
   void Output(int output, int microbatch, const c10::IValue& value) override {
+    await_device_();
     outputs[output].resize(microbatches_);
     outputs[output][microbatch] = OnHost(ToTensor(value)).contiguous();
   }
@@ -125,13 +129,15 @@ class InputFile : public Microbatches {
   SafetensorsFile file_;
   std::vector<const TensorInfo*> inputs_;
   const int microbatches_;
+  const std::function<void()> await_device_;
 };
 
 // Opens the input, and checks that no output would overwrite a file that is read.
-std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, const Session& session) {
+std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, Session& session) {
   const bool first = session.transport.rank() == 0;
   auto input =
-      std::make_unique<InputFile>(options.input, session.run.manifest, options.microbatches);
+      std::make_unique<InputFile>(options.input, session.run.manifest, options.microbatches,
+                                  [&session] { session.AwaitDevice(); });
   OutputFiles outputs(RunFiles(options.package, session.run.manifest, session.job,
                                {options.input, options.weights, options.conf, options.device_map}));
   outputs.Add("--output", options.output, first);

@@ -1,6 +1,7 @@
 #include "runtime/exec/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <string>
 #include <utility>
@@ -72,6 +73,7 @@ struct Executor::State {
       first_slot.push_back(here[edge.from] || here[edge.to] ? count++ : -1);
     slots.resize(static_cast<size_t>(count) * 2 * list.microbatches);
     unreceived.resize(list.buffers.size());
+    leaving.resize(list.buffers.size());
     trace.reserve(list.entries.size());
     if (options.check_messages) plan_hash = Hash(WritePlan(plan));
   }
@@ -217,16 +219,25 @@ struct Executor::State {
                   std::to_string(expected) + " edges expect one each");
   }
 
-  bool Checks(int peer) const { return options.check_messages && !transport.TakesDevices(peer); }
+  // Returns true if a transfer's message may lie on a device. Both of its ranks must agree.
+  bool TakesDevices(const RankEntry& entry) const {
+    return transport.TakesDevices(entry.peer_rank) &&
+           (!cold || entry.action.microbatch >= list.cold_microbatches);
+  }
+
+  bool Checks(const RankEntry& entry) const {
+    return options.check_messages && !TakesDevices(entry);
+  }
 
   void Send(const RankEntry& entry, size_t index, bool backward) {
     if (entry.peer_rank < 0) return;
     Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
-    if (!transport.TakesDevices(entry.peer_rank)) bundle = body.OnHost(std::move(bundle));
+    if (!TakesDevices(entry)) bundle = body.OnHost(std::move(bundle));
     CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
     HoldBack(entry.channel);
+    LetLeave(entry.channel);
     // If there is a header, the RECV posts the receive of the header, so only the header counts.
-    const bool checked = Checks(entry.peer_rank);
+    const bool checked = Checks(entry);
     if (checked)
       Post(entry, index, true,
            HeaderBundle(std::make_shared<MessageHeader>(
@@ -236,7 +247,7 @@ struct Executor::State {
 
   void Post(const RankEntry& entry, size_t index, bool counts, Bundle bundle) {
     Token token = transport.Send(entry.peer_rank, entry.tag, std::move(bundle));
-    if (transport.Test(token)) return;
+    if (transport.Test(token)) return Leaves(entry.channel, std::move(token));
     sent.push_back({std::move(token), entry.peer_rank, index, counts});
     unreceived[entry.channel] += counts;
   }
@@ -254,6 +265,32 @@ struct Executor::State {
     Forget(oldest);
   }
 
+  // Keeps a message whose receive is posted, and which its device has yet to send.
+  void Leaves(int channel, Token token) {
+    if (!transport.HasLeft(token)) leaving[channel].push_back(std::move(token));
+  }
+
+  // Waits until the device has sent messages of the channel, if as many as the receiver has buffers
+  // are still in memory. Otherwise a host that is far ahead of its device would keep them all.
+  // Cannot deadlock: the receives of these messages are posted, and the receiver launches them even
+  // while it waits.
+  void LetLeave(int channel) {
+    std::deque<Token>& messages = leaving[channel];
+    auto awaits = [&]() -> Awaited {
+      while (!messages.empty() && transport.HasLeft(messages.front())) {
+        messages.pop_front();
+        ++left;
+      }
+      const int kept = unreceived[channel] + static_cast<int>(messages.size());
+      if (messages.empty() || kept < list.buffers[channel]) return {};
+      return {.kind = Awaited::kDevice, .microbatch = left};
+    };
+    if (awaits().kind == Awaited::kNothing) return;
+    const double start = Now();
+    transport.WaitUntil(awaits, std::chrono::microseconds(20));
+    waited += Now() - start;
+  }
+
   void WaitForSend(const SentMessage& message) {
     const RankEntry& entry = list.entries[message.entry];
     const Action& a = entry.action;
@@ -268,7 +305,9 @@ struct Executor::State {
   }
 
   std::deque<SentMessage>::iterator Forget(std::deque<SentMessage>::iterator message) {
-    unreceived[list.entries[message->entry].channel] -= message->counts;
+    const int channel = list.entries[message->entry].channel;
+    unreceived[channel] -= message->counts;
+    Leaves(channel, std::move(message->token));
     return sent.erase(message);
   }
 
@@ -284,11 +323,10 @@ struct Executor::State {
     Slot& slot = At(entry.edge, microbatch, backward);
     if (slot.state != Slot::kEmpty)
       throw Error(EdgeName(entry.edge, microbatch, backward), "received twice");
-    slot.bundle = body.Allocate(entry.edge, microbatch, backward, entry.slot,
-                                transport.TakesDevices(entry.peer_rank));
+    slot.bundle = body.Allocate(entry.edge, microbatch, backward, entry.slot, TakesDevices(entry));
     slot.source = entry.peer_rank;
     slot.tag = entry.tag;
-    if (Checks(entry.peer_rank)) slot.header = std::make_shared<MessageHeader>();
+    if (Checks(entry)) slot.header = std::make_shared<MessageHeader>();
     slot.token = transport.Recv(slot.source, slot.tag,
                                 slot.header ? HeaderBundle(slot.header) : slot.bundle);
     slot.state = Slot::kPosted;
@@ -354,7 +392,8 @@ struct Executor::State {
     return where + ", action " + entry.text;
   }
 
-  void RunStep(int64_t step, bool last) {
+  void RunStep(int64_t step, bool last, bool is_cold) {
+    cold = is_cold;
     trace.clear();
     marks.clear();
     double start = Now();
@@ -399,11 +438,14 @@ struct Executor::State {
   std::vector<Slot> slots;
   std::deque<SentMessage> sent;  // messages whose receive is not known to be posted
   std::vector<int> unreceived;   // by channel: how many of them
+  std::vector<std::deque<Token>> leaving;  // by channel: see Leaves
+  int left = 0;                            // how many of these have been sent
   SharedReducer reducer;
   StatusFile& status;
   uint64_t plan_hash = 0;
   const int steps;  // in the plan
   double waited = 0;
+  bool cold = false;  // the run is
   std::vector<TraceEvent> trace;
   std::vector<std::pair<int, int>> marks;  // by event of `trace`, until they are read
 };
@@ -415,7 +457,11 @@ Executor::Executor(const Plan& plan, const StageGraph& graph,
 
 Executor::~Executor() = default;
 
-void Executor::RunStep(int64_t step, bool last) { state_->RunStep(step, last); }
+void Executor::RunStep(int64_t step, bool last, bool cold) { state_->RunStep(step, last, cold); }
+
+bool Executor::ColdOnHostOnly() const {
+  return state_->list.cold_microbatches >= state_->list.microbatches;
+}
 
 const std::vector<TraceEvent>& Executor::trace() const {
   state_->ReadMarks();

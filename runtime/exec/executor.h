@@ -133,7 +133,14 @@ class Executor {
   //
   // To accumulate gradients over several runs of the list, pass `last` = false for all but the last
   // run: REDUCE_GRAD and STEP are then skipped.
-  void RunStep(int64_t step, bool last = true);
+  //
+  // In a `cold` run, the first microbatches' messages go through host memory: all that some rank
+  // exchanges before it has run everything once. All ranks must pass the same.
+  void RunStep(int64_t step, bool last = true, bool cold = false);
+
+  // Returns true if a cold run sends all messages through host memory, as it does if each stage's
+  // STEP comes last.
+  bool ColdOnHostOnly() const;
 
   // Returns the events of the last step, in order. With a device, times are those of its computes,
   // and transfers take none. Waits for it if it has not finished them.

@@ -114,6 +114,25 @@ void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& lis
 
 }  // namespace
 
+int ColdMicrobatches(const Plan& plan) {
+  int cold = 0;
+  for (const std::vector<Action>& actions : plan.ranks) {
+    std::set<std::pair<ActionKind, int>> seen;  // with the stage
+    int before = 0;                             // microbatches with a message so far
+    for (const Action& a : actions) {
+      if (IsTransfer(a.kind)) {
+        before = std::max(before, a.microbatch + 1);
+        continue;
+      }
+      bool first = seen.emplace(a.kind, a.stage).second;
+      if (a.kind == ActionKind::kOverlap)
+        first = seen.emplace(ActionKind::kBackward, a.overlap_stage).second || first;
+      if (first) cold = std::max(cold, before);
+    }
+  }
+  return cold;
+}
+
 RankList MakeRankList(const Plan& plan, const StageGraph& graph,
                       const std::vector<SharedGroup>& groups, int rank, int max_tag) {
   RankList list;
@@ -126,6 +145,7 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions)
       list.microbatches = std::max({list.microbatches, a.microbatch + 1, a.overlap_microbatch + 1});
+  list.cold_microbatches = ColdMicrobatches(plan);
   int64_t channels = 2 * static_cast<int64_t>(graph.edges.size());
   // `max_tag` already excludes the reserved tags of the transport.
   int64_t room = int64_t{max_tag} - static_cast<int64_t>(groups.size());

@@ -27,10 +27,15 @@ struct RankList {
   EdgeIndex edges;       // all edges
   EdgeIndex gradients;   // edges that carry gradients
   int microbatches = 0;  // largest microbatch index in the plan + 1
+  int cold_microbatches = 0;  // ColdMicrobatches of the plan
   int first_group_tag = 0;
   // By channel: how many receive buffers the plan gives the edge at the receiver.
   std::vector<int> buffers;
 };
+
+// Returns how many microbatches, from 0, have a message that a rank sends, or posts the receive of,
+// before it has run each of its computations and updates for the first time.
+int ColdMicrobatches(const Plan& plan);
 
 // Builds the list. Each edge, direction and microbatch has a tag of its own, so that messages are
 // not confused even if both sides post them in different orders; each group has one too. If there

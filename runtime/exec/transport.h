@@ -77,6 +77,8 @@ class Transport {
   // that its memory may change. Only for sends whose receiver waits for them: its host must not
   // need anything that comes after.
   virtual void ComeAfter(const Token& /*send*/) {}
+  // Returns true if a send that is complete no longer uses its memory.
+  virtual bool HasLeft(const Token& /*send*/) { return true; }
 
  protected:
   virtual void Wait(const Token& token) = 0;  // called by WaitFor
@@ -153,6 +155,7 @@ class WrappedTransport : public Transport {
   }
   bool Test(const Token& token) override { return inner_.Test(token); }
   void ComeAfter(const Token& send) override { inner_.ComeAfter(send); }
+  bool HasLeft(const Token& send) override { return inner_.HasLeft(send); }
   void BeginCompute() override { inner_.BeginCompute(); }
   void Progress() override { inner_.Progress(); }
   bool NeedsProgress() const override { return inner_.NeedsProgress(); }

@@ -18,7 +18,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/module/messages.h"
 #include "runtime/nccl/nccl_library.h"
+#include "tensors/device_memory.h"
 
 namespace pipewright {
 
@@ -51,6 +53,24 @@ struct Link {
   std::deque<Announcement> announced;             // on the receiver: one for each that waits
 };
 
+std::string LinkText(const std::pair<int, int>& pair) {
+  return "the link from rank " + std::to_string(pair.first) + " to rank " +
+         std::to_string(pair.second);
+}
+
+// Threads that abort communicators, and that outlive the transport if NCCL takes its time.
+struct Aborts {
+  std::mutex mutex;
+  std::condition_variable ended;
+  int running = 0;
+};
+
+// How long an abort waits for a launch that is under way.
+constexpr std::chrono::seconds kLaunchLimit(3);
+
+// An error is shown after so long at the latest, even if NCCL waits for a device.
+constexpr std::chrono::seconds kAbortLimit(2);
+
 // The host's part is never empty, because its send tells when the receive has been posted.
 Bundle PartOf(const Bundle& bundle, bool on_device) {
   static char byte = 0;
@@ -76,8 +96,14 @@ struct NcclTransport::State {
     auto progress = [&] {  // NCCL waits for the other rank in its own way
       inner.status().WaitFor({.kind = Awaited::kDevice, .microbatch = done++});
     };
-    for (const auto& pair : mine) progress(), Open(pair, ids.at(pair));
-    for (const auto& pair : mine) progress(), Use(pair, done);
+    try {
+      for (const auto& pair : mine) progress(), At(pair, [&] { Open(pair, ids.at(pair)); });
+      for (const auto& pair : mine) progress(), At(pair, [&] { Use(pair, done); });
+    } catch (...) {
+      Abort();
+      AwaitAborts();
+      throw;
+    }
     inner.status().WaitFor({});
     monitor = std::thread([this] { Monitor(); });
   }
@@ -102,6 +128,23 @@ struct NcclTransport::State {
     return ids;
   }
 
+  // Says in an error of `begin` where it is, and what may help when NCCL starts.
+  template <class F>
+  void At(const std::pair<int, int>& pair, F begin) const {
+    try {
+      begin();
+    } catch (const Aborted&) {
+      throw;
+    } catch (const std::exception& e) {
+      throw Error(
+          "rank " + std::to_string(inner.rank()) + " on " + device.str() + ", " + LinkText(pair),
+          e.what(),
+          "if this is a container, give it more shared memory (/dev/shm); if the hosts have "
+          "several networks, name one (NCCL_SOCKET_IFNAME); or send values through host "
+          "memory (--links mpi)");
+    }
+  }
+
   void Open(const std::pair<int, int>& pair, const NcclId& id) {
     const bool sends = pair.first == inner.rank();
     Link link{sends ? pair.second : pair.first, sends, nullptr, guard.getNewStream(device), {}, {}};
@@ -114,21 +157,15 @@ struct NcclTransport::State {
   }
 
   void Use(const std::pair<int, int>& pair, int number) {
-    const std::shared_ptr<void> byte = DeviceByte();
-    Bundle bundle;
-    bundle.regions.push_back({byte.get(), 1, true});
+    const Bundle bundle = MakeBundle({EmptyOn(device, {1}, at::kByte)});
     Link& link = links.at(pair);
     After(Current(), link.stream);
     const c10::Event done = Launch(link, bundle);
     inner.WaitUntil([&]() -> Awaited {
+      if (const std::string failed = FailureOf("its first use", link); !failed.empty())
+        throw Error(failed);
       return done.query() ? Awaited{} : Awaited{.kind = Awaited::kDevice, .microbatch = number};
     });
-  }
-
-  std::shared_ptr<void> DeviceByte() {
-    c10::DataPtr data = c10::GetAllocator(device.type())->allocate(1);
-    void* address = data.get();
-    return {address, [owner = std::make_shared<c10::DataPtr>(std::move(data))](void*) {}};
   }
 
   // Makes `second` wait for everything that has been launched on `first`.
@@ -141,6 +178,7 @@ struct NcclTransport::State {
 
   // Launches the transfer of all regions as one group. Returns an event after it.
   c10::Event Launch(Link& link, const Bundle& bundle) {
+    std::lock_guard lock(launching);
     CheckLinks();
     void* const stream = link.stream.native_handle();
     const NcclFunctions& nccl = Nccl();
@@ -262,16 +300,18 @@ struct NcclTransport::State {
     std::unique_lock lock(mutex);
     while (!monitor_wakes.wait_for(lock, std::chrono::milliseconds(100), [&] { return closing; })) {
       for (auto& [pair, link] : links)
-        if (failure.empty()) failure = FailureOf(pair, link);
+        if (failure.empty()) failure = FailureOf(LinkText(pair), link);
       if (failure.empty()) continue;
       lock.unlock();
+      // An abort frees the communicator, so no launch should be under way. One that lasts this long
+      // is stuck, and an abort is what ends it.
+      std::unique_lock launches(launching, kLaunchLimit);
       return Abort();
     }
   }
 
-  static std::string FailureOf(const std::pair<int, int>& pair, const Link& link) {
-    const std::string place = "the link from rank " + std::to_string(pair.first) + " to rank " +
-                              std::to_string(pair.second);
+  // Returns what NCCL has noticed of a communicator; `place` is for the text.
+  static std::string FailureOf(const std::string& place, const Link& link) {
     try {
       int result = kNcclSuccess;
       CheckNccl(Nccl().CommGetAsyncError(link.comm, &result), "ncclCommGetAsyncError", link.comm);
@@ -282,14 +322,30 @@ struct NcclTransport::State {
     return "";
   }
 
-  // Aborts all communicators at once: each waits for the device, and so for the transfers of the
-  // others. NCCL allows it while the rank's thread is in a call.
+  // Begins to abort all communicators at once: each waits for the device, and so for the transfers
+  // of the others. NCCL allows it while the rank's thread is in a call.
   void Abort() {
-    std::vector<std::thread> threads;
-    for (auto& [pair, link] : links)
-      if (void* comm = std::exchange(link.comm, nullptr))
-        threads.emplace_back([comm] { Nccl().CommAbort(comm); });
-    for (std::thread& thread : threads) thread.join();
+    for (auto& [pair, link] : links) {
+      void* const comm = std::exchange(link.comm, nullptr);
+      if (!comm) continue;
+      std::unique_lock lock(aborts->mutex);
+      ++aborts->running;
+      lock.unlock();
+      std::thread([comm, all = aborts] {
+        Nccl().CommAbort(comm);
+        std::lock_guard done(all->mutex);
+        --all->running;
+        all->ended.notify_all();
+      }).detach();
+    }
+  }
+
+  // Waits for the aborts, but not for long: the process may be about to show an error and to end.
+  // Keeps the memory of transfers that may still run.
+  void AwaitAborts() {
+    std::unique_lock lock(aborts->mutex);
+    if (!aborts->ended.wait_for(lock, kAbortLimit, [&] { return aborts->running == 0; }))
+      new std::deque<std::shared_ptr<Transfer>>(std::move(in_flight));
   }
 
   // Throws Error if NCCL has noticed a failure.
@@ -315,7 +371,10 @@ struct NcclTransport::State {
     }
     monitor_wakes.notify_one();
     monitor.join();
-    if (abandon || !failure.empty()) return Abort();
+    if (abandon || !failure.empty()) {
+      Abort();
+      return AwaitAborts();
+    }
     for (auto& [pair, link] : links) Nccl().CommDestroy(link.comm);
     in_flight.clear();
   }
@@ -344,10 +403,12 @@ struct NcclTransport::State {
   std::map<std::pair<int, int>, Link> links;  // of this rank
   std::deque<std::shared_ptr<Transfer>> in_flight;  // launched; their memory is in use
   bool active = true;
+  std::timed_mutex launching;  // held during a launch; taken before `mutex`
   std::mutex mutex;  // guards what follows, and the communicators once the monitor has begun
   std::condition_variable monitor_wakes;
   bool closing = false;
   std::string failure;
+  const std::shared_ptr<Aborts> aborts = std::make_shared<Aborts>();
   std::thread monitor;  // begins when the communicators have been used
   const int exceptions = std::uncaught_exceptions();
 };
@@ -392,6 +453,11 @@ bool NcclTransport::Test(const Token& token) {
 void NcclTransport::ComeAfter(const Token& send) {
   const auto& transfer = static_cast<const Transfer&>(*send);
   if (transfer.moved) transfer.moved->block(state_->Current());
+}
+
+bool NcclTransport::HasLeft(const Token& send) {
+  const auto& transfer = static_cast<const Transfer&>(*send);
+  return !transfer.moved || transfer.moved->query();
 }
 
 void NcclTransport::Wait(const Token& token) {

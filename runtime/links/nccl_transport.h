@@ -42,6 +42,7 @@ class NcclTransport : public WrappedTransport {
   Token Recv(int peer, int tag, Bundle bundle) override;
   bool Test(const Token& token) override;
   void ComeAfter(const Token& send) override;
+  bool HasLeft(const Token& send) override;
   size_t Pending() override;
   void BeginAction(int64_t step, int entry) override;
   std::vector<std::string> AllGather(const std::string& bytes) override;

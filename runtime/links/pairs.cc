@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/actions.h"
+#include "runtime/nccl/cuda_environment.h"
 
 namespace pipewright {
 
@@ -24,32 +25,46 @@ RankPairs PlanPairs(const Plan& plan, const StageGraph& graph) {
 }
 
 RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& devices,
-                        const std::vector<std::string>& visible) {
+                        const std::vector<std::string>& ids) {
   RankPairs found;
   for (const auto& [sender, receiver] : pairs) {
     const size_t a = static_cast<size_t>(sender), b = static_cast<size_t>(receiver);
-    const bool one_device = visible[a] == visible[b] && devices[a] == devices[b];
-    if (devices[a] != "cpu" && TypeOf(devices[a]) == TypeOf(devices[b]) && !one_device)
+    if (devices[a] != "cpu" && TypeOf(devices[a]) == TypeOf(devices[b]) && ids[a] != ids[b])
       found.insert({{sender, receiver}, {receiver, sender}});
   }
   return found;
 }
 
+// Returns how many of the pairs each rank belongs to.
+static std::map<int, int> Directions(const RankPairs& pairs) {
+  std::map<int, int> directions;
+  for (const auto& [sender, receiver] : pairs) ++directions[sender], ++directions[receiver];
+  return directions;
+}
+
+// Also for computations, sums of gradients, and copies.
+static int Needed(int directions) { return 2 * directions + 3; }
+
+int ConnectionsNeeded(const RankPairs& pairs) {
+  int most = 0;
+  for (const auto& [rank, count] : Directions(pairs)) most = std::max(most, Needed(count));
+  return most;
+}
+
 void CheckConnections(const RankPairs& pairs, int connections) {
-  std::map<int, int> streams;
-  for (const auto& [sender, receiver] : pairs) ++streams[sender], ++streams[receiver];
-  for (const auto& [rank, count] : streams) {
-    const int needed = 2 * count + 3;  // also for computations, sums of gradients, copies
+  for (const auto& [rank, count] : Directions(pairs)) {
+    const int needed = Needed(count);
     if (needed <= connections) continue;
     throw Error("NCCL",
                 "rank " + std::to_string(rank) + " exchanges values with others in " +
                     Counted(count, "direction") + " and needs " + std::to_string(needed) +
                     " connections to its device, where CUDA_DEVICE_MAX_CONNECTIONS gives " +
                     std::to_string(connections),
-                needed <= 32
+                needed <= kMostConnections
                     ? "set CUDA_DEVICE_MAX_CONNECTIONS to " + std::to_string(needed) +
                           " or more, or do not set it"
-                    : "CUDA has at most 32: send values through host memory (--links mpi)");
+                    : "CUDA has at most " + std::to_string(kMostConnections) +
+                          ": send values through host memory (--links mpi)");
   }
 }
 

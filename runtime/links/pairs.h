@@ -13,14 +13,16 @@ namespace pipewright {
 RankPairs PlanPairs(const Plan& plan, const StageGraph& graph);
 
 // Returns those of the pairs that compute on different devices of one type, in both directions.
-// NCCL refuses two ranks on one device. `devices`: "cpu" or "cuda:0", by rank; `visible`:
-// VisibleDevices of runtime/rank_device.h.
+// NCCL refuses two ranks on one device. `devices`: "cpu" or "cuda:0", by rank; `ids`: DeviceId of
+// runtime/rank_device.h.
 RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& devices,
-                        const std::vector<std::string>& visible);
+                        const std::vector<std::string>& ids);
 
-// Throws Error if a rank of `pairs` has more streams than CUDA runs independently of each other:
-// two for each of its pairs, one of which is NCCL's own, and three others. `connections` is
-// CUDA_DEVICE_MAX_CONNECTIONS.
+// Returns how many streams must run independently of each other on the device of a rank of `pairs`,
+// at most: two for each of its pairs, one of which is NCCL's own, and three others.
+int ConnectionsNeeded(const RankPairs& pairs);
+
+// Throws Error if these are more than `connections`, which is CUDA_DEVICE_MAX_CONNECTIONS.
 void CheckConnections(const RankPairs& pairs, int connections);
 
 }  // namespace pipewright

@@ -1,14 +1,15 @@
 #include "runtime/measure/links.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "runtime/exec/clock.h"
 #include "runtime/module/messages.h"
+#include "runtime/stage/device_clock.h"
 #include "tensors/device_memory.h"
 
 namespace pipewright {
@@ -23,12 +24,6 @@ Bundle Bytes(size_t bytes, c10::Device device) {
   return MakeBundle({at::ones({static_cast<int64_t>(bytes)}, at::device(device).dtype(at::kByte))});
 }
 
-void WaitForDevice(c10::Device device) {
-  if (device.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.getStream(device).synchronize();
-}
-
 // Measures, at the sender, `there` bytes to the peer and one byte back. Returns the seconds of each
 // round, ascending; the first one is a warm-up.
 std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t there, int repeat,
@@ -37,6 +32,7 @@ std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t th
   const bool direct = transport.TakesDevices(transport.rank() == from ? to : from);
   const Bundle mine = Bytes(there, device), back = Bytes(1, c10::kCPU);
   const Bundle staged = Bytes(there, c10::kCPU);  // as it is received
+  DeviceClock clock(device);
   for (int i = 0; i <= repeat; ++i) {
     if (transport.rank() == from) {
       // The answer is what is measured: a send completes with a message of its own.
@@ -49,7 +45,7 @@ std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t th
     } else {
       transport.WaitFor(transport.Recv(from, 0, direct ? mine : staged), {Awaited::kTensor, from});
       if (!direct) OnDevice(TensorsOf(staged)[0], device);
-      WaitForDevice(device);
+      clock.Await(transport, std::chrono::microseconds(0));  // a pause would be measured, too
       transport.WaitFor(transport.Send(from, 0, back),
                         {.kind = Awaited::kTensor, .rank = from, .sends = 1});
     }

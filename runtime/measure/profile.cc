@@ -72,7 +72,7 @@ c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info,
 
 // Chooses the device of every rank, as a run does. Collective.
 std::vector<std::string> ChooseDevices(const ProfileOptions& options, Transport& transport,
-                                       const std::vector<std::string>& visible) {
+                                       const std::vector<VisibleDevices>& visible) {
   std::string mine;
   Phase(transport, "choosing devices", [&] {
     const AskedDevice asked{options.device, "--device"};
@@ -137,7 +137,7 @@ class Profiler {
       : options_(options),
         transport_(transport),
         manifest_(ReadManifest(options.package)),
-        visible_(VisibleDevices(transport)),
+        visible_(DevicesOfRanks(transport)),
         devices_(ChooseDevices(options, transport, visible_)),
         device_(devices_[static_cast<size_t>(transport.rank())]),
         timer_(device_) {
@@ -206,7 +206,7 @@ class Profiler {
     const bool wanted = options_.links == DeviceLinks::kNccl ||
                         (options_.links == DeviceLinks::kAuto && type(a) == "cuda");
     return wanted && devices_[a] != "cpu" && type(a) == type(b) &&
-           (devices_[a] != devices_[b] || visible_[a] != visible_[b]);
+           DeviceId(visible_[a], devices_[a]) != DeviceId(visible_[b], devices_[b]);
   }
 
   // A communicator takes memory of the devices, so each exists only while its link is measured.
@@ -415,7 +415,8 @@ class Profiler {
   const ProfileOptions& options_;
   Transport& transport_;
   Manifest manifest_;
-  const std::vector<std::string> visible_, devices_;  // by rank
+  const std::vector<VisibleDevices> visible_;  // by rank
+  const std::vector<std::string> devices_;     // by rank
   const c10::Device device_;
   std::vector<int> rank_of_;  // by module
   // The modules, or their parts, that this rank times; measured_ has the module and node of each.

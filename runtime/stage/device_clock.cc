@@ -23,6 +23,18 @@ int DeviceClock::Reached() {
   return static_cast<int>(reached_);
 }
 
+void DeviceClock::Await(Transport& transport, std::chrono::microseconds poll) {
+  if (device_.is_cpu()) return;
+  const int last = Mark();
+  auto awaits = [&]() -> Awaited {
+    const int reached = Reached();
+    if (reached > last) return {};
+    return {.kind = Awaited::kDevice, .microbatch = reached};
+  };
+  transport.WaitUntil(awaits, poll);
+  transport.Pending();
+}
+
 double DeviceClock::Moment(int mark) {
   c10::Event& event = events_[static_cast<size_t>(mark)];
   if (!event.query()) event.synchronize();

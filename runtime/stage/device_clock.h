@@ -3,8 +3,11 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
+#include <chrono>
 #include <cstddef>
 #include <vector>
+
+#include "runtime/exec/transport.h"
 
 namespace pipewright {
 
@@ -18,7 +21,11 @@ class DeviceClock {
   int Mark();
   // Returns how many marks the device has reached. Never waits.
   int Reached();
-  bool AllReached() { return Reached() == static_cast<int>(used_); }
+  // Waits until the device has done what this thread has launched on its current stream, and throws
+  // if a transfer has failed, because its values must not be used. To be called before anything
+  // that blocks the host until then: unlike that, it lets the watchdog know, and transfers go on.
+  // `transport` moves the values that the device waits for. Returns at once on the CPU.
+  void Await(Transport& transport, std::chrono::microseconds poll = std::chrono::microseconds(20));
   // Returns when the device reached a mark, in seconds on the steady clock. The device is taken to
   // have reached the first mark when it was made. Waits for the device if it is not there yet.
   double Moment(int mark);

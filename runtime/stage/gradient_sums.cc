@@ -125,6 +125,11 @@ void GradientSums::Announce(const Held& held) {
   }
 }
 
+bool GradientSums::Copies(int group, int holder) const {
+  return !device_.is_cpu() && !on_device_[static_cast<size_t>(group)] &&
+         !on_host_.count({group, holder});
+}
+
 Bundle GradientSums::Gradient(int group, int holder) {
   const GradientGroup& content = groups_.contents[group];
   const std::vector<WeightSlice>& slices = content.terms[groups_.exchanges[group][holder].term];

@@ -41,6 +41,8 @@ class GradientSums {
   const std::vector<SharedGroup>& exchanges() const { return groups_.exchanges; }
   void OnReady(std::function<void(int group)> ready) { ready_ = std::move(ready); }
   Bundle Gradient(int group, int holder);
+  // Returns true if Gradient will copy the gradient to the host, and so wait for the device.
+  bool Copies(int group, int holder) const;
   Bundle Scratch(int group, const MemorySource& memory) const;
   // Adds `from` to `into`; undefined parts add nothing.
   static void AddTo(const Bundle& into, const Bundle& from);

@@ -54,6 +54,7 @@ TorchStages::State::State(const StageSettings& s)
       graph(s.run.graph),
       device(s.device),
       clock(s.device),
+      values(&s.transport),
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
       receive_buffers(memory, device),
       training(s.options.training),
@@ -200,6 +201,7 @@ TorchStages::~TorchStages() = default;
 
 void TorchStages::SetStep(Microbatches& source, int64_t step, int64_t count) {
   State& s = *state_;
+  if (!s.late.Ready()) s.AwaitDevice();
   s.late.Read();  // of a step that was not finished
   s.clock.Begin();
   s.source = &source;
@@ -215,12 +217,11 @@ LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::MeasureGradients() { state_->updater.Measure(state_->late); }
 
-Awaited TorchStages::AwaitsDevice() {
-  if (state_->late.Ready() && state_->clock.AllReached()) return {};
-  return {.kind = Awaited::kDevice, .microbatch = state_->clock.Reached()};
-}
+void TorchStages::ReceiveOver(Transport& values) { state_->values = &values; }
+void TorchStages::AwaitDevice() { state_->AwaitDevice(); }
 
 void TorchStages::ReadNumbers() {
+  state_->AwaitDevice();
   state_->late.Read();
   for (std::vector<LossTerm>& of_loss : state_->terms)
     for (LossTerm& term : of_loss) term.loss = PlainNan(term.loss);
@@ -281,7 +282,6 @@ std::map<int, BodyState> TorchStages::Bodies() const {
 void TorchStages::MergeBuffers(Transport& transport) {
   if (!state_->replica_buffers) return;
   state_->replica_buffers->Merge(transport);
-  state_->clock.Mark();  // AwaitsDevice
 }
 
 Bundle TorchStages::Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) {
@@ -302,7 +302,14 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
   return bytes;
 }
 
-Bundle TorchStages::OnHost(Bundle message) { return MessageOnHost(std::move(message)); }
+Bundle TorchStages::OnHost(Bundle message) {
+  for (const Region& region : message.regions)
+    if (region.on_device) {
+      state_->AwaitDevice();
+      return MessageOnHost(std::move(message));
+    }
+  return message;
+}
 
 // Stores what backward needs in `keep`; null: keeps nothing.
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
@@ -363,6 +370,7 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
 
 void TorchStages::State::LookAt(int module, int microbatch,
                                 const std::vector<c10::IValue>& outputs) {
+  AwaitDevice();
   auto order = [](const BadValue& v) {
     return std::tuple(v.what == "-inf", v.minibatch, v.microbatch, v.module);
   };
@@ -392,7 +400,10 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
     term.count = LossCount(loss_job, target, output.dim() > 0 ? output.size(0) : 1);
     if (loss_job.HasClasses()) late.Add(LossHits(loss_job, leaf.detach(), target), &term.correct);
   }
-  if (StopsAtLoss()) late.Read();
+  if (StopsAtLoss()) {
+    AwaitDevice();
+    late.Read();
+  }
   term.loss = PlainNan(term.loss);
   if (StopsAtLoss() && !std::isfinite(term.loss)) {
     const std::string sample = source->NotFinite(Minibatch(microbatch), Within(microbatch));
@@ -475,6 +486,7 @@ const std::vector<SharedGroup>& TorchStages::groups() const {
   return state_->gradients.exchanges();
 }
 Bundle TorchStages::Gradient(int group, int holder) {
+  if (state_->gradients.Copies(group, holder)) state_->AwaitDevice();
   return state_->gradients.Gradient(group, holder);
 }
 Bundle TorchStages::Scratch(int group) {
@@ -511,6 +523,7 @@ void TorchStages::Step(int stage) {
   State& s = *state_;
   const bool versioned = s.versions.count(stage) > 0;
   if (versioned) s.MakeVersion(stage);
+  if (CheckOf(s.settings) == FiniteCheck::kEach) s.AwaitDevice();
   for (int index : s.modules_of[stage]) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);

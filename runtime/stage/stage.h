@@ -91,9 +91,12 @@ class TorchStages : public StageBody {
   // numbers among them.
   void MeasureGradients();
   void ReadNumbers();
-  // Returns kDevice while the device computes: ReadNumbers and Moment would wait for it. Else
-  // kNothing.
-  Awaited AwaitsDevice();
+  // Waits until the device has done what this rank has launched (DeviceClock::Await). To be called
+  // before the host reads an output, for example.
+  void AwaitDevice();
+  // Says which transport moves the values of plans; at first that of the settings. AwaitDevice
+  // makes progress there. It must outlive the steps.
+  void ReceiveOver(Transport& values);
   // Returns true on the rank that gets all losses after a step: the first replica of the first
   // loss.
   bool has_losses() const;

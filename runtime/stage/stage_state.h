@@ -59,6 +59,7 @@ struct TorchStages::State {
   const StageGraph& graph;
   const at::Device device;  // on which the modules compute
   DeviceClock clock;
+  Transport* values;          // see TorchStages::ReceiveOver
   const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation
@@ -111,6 +112,7 @@ struct TorchStages::State {
   }
 
   // Defined in stage.cc.
+  void AwaitDevice() { clock.Await(*values); }
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -16,6 +17,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -486,3 +488,13 @@ void sim_launch(void* stream, const char* name, void (*task)(void*), void* conte
 void* sim_shadow(const void* of_device) { return sim::ShadowOf(of_device); }
 
 bool sim_has_failed(void* stream) { return sim::HasFailed(*static_cast<sim::Queue*>(stream)); }
+
+int cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  const char* ids = std::getenv("SIM_BUS_IDS");
+  if (!ids) return 1;
+  std::istringstream all(ids);
+  std::string one;
+  for (int i = 0; i <= device; ++i) std::getline(all, one, ',');
+  std::snprintf(id, static_cast<size_t>(length), "%s", one.c_str());
+  return 0;
+}

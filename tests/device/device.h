@@ -9,7 +9,8 @@
 // - Fresh and freed memory is filled with NaNs, in the order of the stream.
 //
 // SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0),
-// with SIM_SEED as the seed (0); SIM_MEMORY the bytes of each device (2^36).
+// with SIM_SEED as the seed (0); SIM_MEMORY the bytes of each device (2^36); SIM_BUS_IDS what
+// cudaDeviceGetPCIBusId says of them, separated by commas (an error).
 // No torch here: torch_device.cc makes it a device of LibTorch.
 #pragma once
 #include <cstddef>
@@ -89,4 +90,6 @@ void sim_launch(void* stream, const char* name, void (*task)(void*), void* conte
                 const sim::Access* accesses, size_t count);
 void* sim_shadow(const void* of_device);
 bool sim_has_failed(void* stream);
+// The function of CUDA's runtime: SIM_BUS_IDS.
+int cudaDeviceGetPCIBusId(char* id, int length, int device);
 }

@@ -1,14 +1,15 @@
-// Tests that a rank knows whether its device computes.
+// Tests that the watchdog hears of it when a rank waits for its device.
 #include <gtest/gtest.h>
 
 #include "gate.h"
+#include "runtime/module/messages.h"
 #include "tests/runtime/small_package.h"
 #include "torch_device.h"
 
 namespace pipewright {
 namespace {
 
-TEST(TorchStages, KnowWhetherTheDeviceComputes) {
+TEST(TorchStages, LetTheWatchdogHearOfWaitsForTheDevice) {
   const std::string package = SmallPackage("device_stages.pkg", {0, 0});
   SmallData data;
   RunThreads(1, [&](Transport& transport) {
@@ -23,24 +24,25 @@ TEST(TorchStages, KnowWhetherTheDeviceComputes) {
     session.Load({&data});
     session.Start();
     TorchStages& stages = *session.stages;
-    auto computes = [&] { return stages.AwaitsDevice().kind == Awaited::kDevice; };
-    // Calls `act` while the device is busy; AwaitsDevice must not miss what it launches.
-    auto makes_it_compute = [&](const std::function<void()>& act) {
+    auto waits = [&] { return transport.status().Read().awaits.kind == Awaited::kDevice; };
+    // Keeps the device busy with what `launch` launches until the host waits in `act`.
+    auto hears_of = [&](const std::function<void()>& launch, const std::function<void()>& act) {
       stages.SetStep(data, 0);
-      EXPECT_FALSE(computes());
       sim::Gate gate(sim::CurrentQueue(0));
-      EXPECT_FALSE(computes());
-      act();
-      EXPECT_TRUE(computes());
-      gate.Open();
-      while (computes()) {
-      }
-      stages.ReadNumbers();
+      launch();
+      EXPECT_FALSE(waits());
+      EXPECT_TRUE(gate.StopsHost(act, waits));
     };
-    makes_it_compute([&] { stages.Forward(1, 0, stages.Forward(0, 0, {})); });  // a loss
+    auto forward = [&] { stages.Forward(1, 0, stages.Forward(0, 0, {})); };  // with a loss
+    hears_of(forward, [&] { stages.ReadNumbers(); });
     EXPECT_GT(stages.terms()[0][0].loss, 0);
-    makes_it_compute([&] { stages.Mark(); });
-    makes_it_compute([&] { stages.MergeBuffers(transport); });
+    hears_of(forward, [&] { stages.SetStep(data, 1); });
+    stages.ReadNumbers();
+    const at::Tensor message = at::ones({3}, at::device(at::Device("sim:0")));
+    hears_of([] {}, [&] { stages.OnHost(MakeBundle({message})); });
+    session.job.stop_on_nan = true;  // an evaluation then looks at each loss
+    stages.SetTraining(false);
+    hears_of([] {}, forward);
   });
 }
 

@@ -80,6 +80,25 @@ class Devices(support.Case):
         result = self.succeed(support.call(command, environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "1"}))
         self.assertIn("note: ranks 0, 1 on sim:0\n", result.out)
 
+    def on_devices_of_their_own(self, *options, ids):
+        """Two ranks that both see one device as number 0, as under cgroups."""
+        job, conf = self.write_job(support.token_job(steps=3)), self.conf(2)
+        command = ["mpirun"]
+        for rank in range(2):
+            command += [":"] * (rank > 0) + ["-n", 1, "-x", f"SIM_BUS_IDS={ids[rank]}", support.RUN, "train",
+                                             self.package, job, "--conf", conf, "--device", "auto", *options]
+        return support.call(command, environment={
+            "LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0",
+            "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")})
+
+    def test_bus_ids_tell_devices_apart(self):
+        apart = self.succeed(self.on_devices_of_their_own("--links", "nccl", ids=("0000:01:00.0", "0000:41:00.0")))
+        self.assertIn("connects the devices", apart.out)
+        one = ("0000:01:00.0", "0000:01:00.0")
+        self.assert_fails(self.on_devices_of_their_own(ids=one), "2 ranks of this host would share 1 sim device")
+        shared = self.succeed(self.on_devices_of_their_own("--share-devices", "--links", "nccl", ids=one))
+        self.assertNotIn("connects the devices", shared.out)
+
     def test_through_host_memory_and_beside_the_cpu(self):
         support.export_gpt(support.gpt(tied=False), self.path("untied.pt2"))
         package = self.compile("untied.pt2", "untied.pkg", "--split", "equal:4")
@@ -229,6 +248,11 @@ class Nccl(support.Case):
              *options],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3",
                          "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})
+
+    def test_late_loading_of_kernels_is_replaced(self):
+        out = self.succeed(self.run_train(CUDA_MODULE_LOADING="LAZY")).out
+        self.assertIn("note: CUDA_MODULE_LOADING is EAGER in this run, and not LAZY: loading a kernel may have to wait "
+                      "for transfers\n", out)
 
     def test_a_rank_dies(self):
         for entry in (0, 6):

@@ -313,7 +313,7 @@ class Tune(Case):
         self.assertIn("start it without mpirun", refused.out)
         self.assertFalse(self.path("many").exists())
         one = call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o", self.path("many")])
-        self.assertIn("tune: mpirun started 1 process, and", one.out)
+        self.assertIn("tune: mpirun started it, and cannot be started again by it", one.out)
         self.succeed(call(["mpirun", "-n", 1, BUILD / "pipewright", "tune", self.package, job, "--ranks", 2, "-o",
                            self.path("one"), "--repeat", 1, "--no-measure", "--in-process"]))
         refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])

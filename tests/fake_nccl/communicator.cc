@@ -101,10 +101,13 @@ FakeSettings SettingsFromEnvironment() {
   FakeSettings s;
   s.lazy = NumberFromEnvironment("FAKE_NCCL_LAZY", s.lazy) != 0;
   s.delay_us = NumberFromEnvironment("FAKE_NCCL_DELAY_US", s.delay_us);
+  s.delay_from = NumberFromEnvironment("FAKE_NCCL_DELAY_FROM", s.delay_from);
   s.seed = NumberFromEnvironment("SIM_SEED", s.seed);
   s.fail_at = NumberFromEnvironment("FAKE_NCCL_FAIL_AT", s.fail_at);
   s.fail_code = NumberFromEnvironment("FAKE_NCCL_FAIL_CODE", s.fail_code);
   s.fail_rank = NumberFromEnvironment("FAKE_NCCL_FAIL_RANK", s.fail_rank);
+  s.launch_us = NumberFromEnvironment("FAKE_NCCL_LAUNCH_US", s.launch_us);
+  s.abort_seconds = NumberFromEnvironment("FAKE_NCCL_ABORT_S", s.abort_seconds);
   s.init_seconds = NumberFromEnvironment("FAKE_NCCL_INIT_S", s.init_seconds);
   return s;
 }

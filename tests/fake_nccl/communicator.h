@@ -24,10 +24,13 @@ enum FailureResult {
 struct FakeSettings {
   bool lazy = true;       // FAKE_NCCL_LAZY=0: the first use of a connection does not block the host
   int delay_us = 0;       // FAKE_NCCL_DELAY_US: the longest random wait before an operation
+  int delay_from = 1;     // FAKE_NCCL_DELAY_FROM: the first operation that waits, from 1
   int seed = 0;           // SIM_SEED: of these waits
   int fail_at = 0;        // FAKE_NCCL_FAIL_AT: this operation of the communicator fails, from 1
   int fail_code = 6;      // FAKE_NCCL_FAIL_CODE: with this result
   int fail_rank = -1;     // FAKE_NCCL_FAIL_RANK: on this rank; -1: on each
+  int launch_us = 0;      // FAKE_NCCL_LAUNCH_US: how long a launch takes the host
+  int abort_seconds = 0;  // FAKE_NCCL_ABORT_S: how long ncclCommAbort takes
   int init_seconds = 20;  // FAKE_NCCL_INIT_S: how long to wait for the other ranks
 };
 FakeSettings SettingsFromEnvironment();
@@ -48,6 +51,7 @@ struct Communicator {
   std::atomic<bool> aborted = false;
   std::atomic<int> error = 0;
   std::atomic<int> operations = 0;
+  std::atomic<bool> launching = false;
 
   std::mutex mutex;
   std::condition_variable changed;

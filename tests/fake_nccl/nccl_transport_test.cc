@@ -123,6 +123,21 @@ TEST(NcclTransport, ARankThatOnlyReceivesKeepsNothing) {
   });
 }
 
+TEST(NcclTransport, ASendUsesItsMemoryUntilItsDeviceHasSentIt) {
+  OnTwoDevices([](NcclTransport& transport, at::Device device) {
+    const int peer = 1 - transport.rank();
+    const at::Tensor values = Numbers(100, device);
+    if (transport.rank() == 1)
+      return transport.WaitFor(transport.Recv(0, 0, MakeBundle({values})), {});
+    sim::Gate gate(sim::CurrentQueue(device.index()));
+    const Token sent = transport.Send(peer, 0, MakeBundle({values}));
+    transport.WaitFor(sent, {});
+    EXPECT_FALSE(transport.HasLeft(sent));
+    gate.Open();
+    while (!transport.HasLeft(sent)) std::this_thread::yield();
+  });
+}
+
 TEST(NcclTransport, HostMemoryNeedsNoLink) {
   OnTwoDevices([](NcclTransport& transport, at::Device) {
     const int peer = 1 - transport.rank();
@@ -217,10 +232,11 @@ TEST(NcclTransport, SaysThatItWaitsWhileNcclDoes) {
 TEST(MeasureLinks, WaitsForTheReceiversDevice) {
   OnTwoDevices([](NcclTransport& transport, at::Device device) {
     auto measure = [&] { MeasureLink(transport, 0, 1, 1, 1 << 10, device); };
+    auto waits = [&] { return transport.status().Read().awaits.kind == Awaited::kDevice; };
     if (transport.rank() == 0)
       measure();
     else
-      EXPECT_TRUE(sim::Gate(sim::CurrentQueue(1)).StopsHost(measure));
+      EXPECT_TRUE(sim::Gate(sim::CurrentQueue(1)).StopsHost(measure, waits));
   });
 }
 

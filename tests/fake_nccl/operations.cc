@@ -55,7 +55,7 @@ void Receive(Communicator& comm, const FakeOperation& op) {
 }
 
 void Delay(const Communicator& comm, int number) {
-  if (comm.settings.delay_us <= 0) return;
+  if (comm.settings.delay_us <= 0 || number < comm.settings.delay_from) return;
   std::minstd_rand random(static_cast<unsigned>(1 + comm.rank + 64 * number + 7919 * comm.settings.seed));
   random.discard(3);
   const unsigned us = random() % static_cast<unsigned>(comm.settings.delay_us);

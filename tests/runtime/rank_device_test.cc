@@ -19,7 +19,8 @@ std::string Refusal(const std::string& name, const PlaceOnHost& place, const Acc
 }
 
 TEST(RankDevice, PlacesAreCountedAmongRanksThatSeeTheSame) {
-  const std::vector<std::string> visible = {"a", "b", "a", "b", "a"};
+  const VisibleDevices a{"", "", {"a"}}, b{"", "", {"b"}};
+  const std::vector<VisibleDevices> visible = {a, b, a, b, a};
   const std::vector<AskedDevice> asked(5, {"auto", "--device"});
   auto place = [&](size_t rank) {
     const PlaceOnHost found = PlaceOf(rank, visible, asked);
@@ -31,11 +32,47 @@ TEST(RankDevice, PlacesAreCountedAmongRanksThatSeeTheSame) {
 }
 
 TEST(RankDevice, RanksOnTheCpuShareNoDevice) {
-  const std::vector<std::string> visible(4, "a");
+  const std::vector<VisibleDevices> visible(4, VisibleDevices{"", "", {"a"}});
   const std::vector<AskedDevice> asked = {{"cpu", ""}, {"cuda", ""}, {"", ""}, {"cuda", ""}};
   EXPECT_EQ(PlaceOf(1, visible, asked).local, 0);
   EXPECT_EQ(PlaceOf(3, visible, asked).local, 1);
   EXPECT_EQ(PlaceOf(3, visible, asked).count, 2);
+}
+
+// Under cgroups each rank sees its own GPU as number 0.
+TEST(RankDevice, BusIdsTellDevicesApart) {
+  auto one = [](const std::string& id) {
+    return DevicesOfRank("host", "0", 1, [=](int) { return id; });
+  };
+  const VisibleDevices first = one("0000:01:00.0"), second = one("0000:41:00.0");
+  EXPECT_FALSE(first == second);
+  EXPECT_NE(DeviceId(first, "cuda:0"), DeviceId(second, "cuda:0"));
+  EXPECT_EQ(DeviceId(first, "cuda:0"), "host cuda 0000:01:00.0");
+  // Under any number.
+  const VisibleDevices both = DevicesOfRank(
+      "host", "1,0", 2, [](int number) { return number == 0 ? "0000:41:00.0" : "0000:01:00.0"; });
+  EXPECT_EQ(DeviceId(both, "cuda:1"), DeviceId(first, "cuda:0"));
+}
+
+TEST(RankDevice, WithoutBusIdsTheVisibleDevicesTellApart) {
+  auto of = [](const std::string& host, const std::string& visible) {
+    return DevicesOfRank(host, visible, 1, [](int) { return ""; });
+  };
+  EXPECT_EQ(of("a", "0"), of("a", "0"));
+  EXPECT_FALSE(of("a", "0") == of("a", "1"));
+  EXPECT_FALSE(of("a", "0") == of("b", "0"));
+  EXPECT_NE(DeviceId(of("a", "0"), "cuda:0"), DeviceId(of("a", "1"), "cuda:0"));
+  EXPECT_NE(DeviceId(of("a", "0"), "cuda:0"), DeviceId(of("b", "0"), "cuda:0"));
+}
+
+// Parts of one GPU are devices of their own, between which there is no NCCL.
+TEST(RankDevice, PartsOfAGpu) {
+  auto part = [](const std::string& name) {
+    return DevicesOfRank("host", name, 1, [](int) { return "0000:01:00.0"; });
+  };
+  const VisibleDevices first = part("MIG-1"), second = part("MIG-2");
+  EXPECT_FALSE(first == second);
+  EXPECT_EQ(DeviceId(first, "cuda:0"), DeviceId(second, "cuda:0"));
 }
 
 TEST(RankDevice, StaysOnTheCpuUnlessAsked) {

@@ -75,7 +75,7 @@ void WithSession(const std::function<void(Session&)>& act) {
 // Messages go from stage to stage, and gradients between the replicas.
 TEST(SessionDevices, PairsOfMessagesAndOfSums) {
   WithSession([](Session& session) {
-    const std::vector<std::string> visible(4);
+    const std::vector<VisibleDevices> visible(4);
     const Plan none;
     session.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
     const RankPairs all = {{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 2},

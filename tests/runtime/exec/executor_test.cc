@@ -426,5 +426,115 @@ TEST(StatusFile, NamesTheRankThatIsWaitedFor) {
   std::filesystem::remove_all(folder);
 }
 
+// The transport would take all messages on devices.
+class TakesAll : public WrappedTransport {
+ public:
+  using WrappedTransport::WrappedTransport;
+  bool TakesDevices(int) const override { return true; }
+};
+
+// Notes which messages may lie on a device, where they are received and where they are sent.
+class NotesPlaces : public FakeBody {
+ public:
+  using FakeBody::FakeBody;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot, bool on_device) override {
+    (on_device ? received : received_on_host).insert(microbatch);
+    return FakeBody::Allocate(edge, microbatch, backward, slot, on_device);
+  }
+  Bundle OnHost(Bundle message) override {
+    ++sent_on_host;
+    return message;
+  }
+  std::set<int> received, received_on_host;
+  int sent_on_host = 0;
+};
+
+TEST(Executor, AColdRunBeginsOnTheHost) {
+  FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}}), 4);
+  c.plan = ReadPlan(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0F3,0SEND_F3\n"
+      "1RECV_F0,1RECV_F1,1F0,1F1,1RECV_F2,1RECV_F3,1F2,1F3\n",
+      "plan");
+  RunThreads(2, [&](Transport& inner) {
+    TakesAll transport(inner);
+    NotesPlaces body(c, inner.rank());
+    Executor executor(c.plan, c.graph, c.groups, body, transport);
+    EXPECT_FALSE(executor.ColdOnHostOnly());
+    executor.RunStep(0, true, /*cold=*/true);
+    EXPECT_EQ(body.sent_on_host, inner.rank() == 0 ? 2 : 0);
+    EXPECT_EQ(body.received_on_host, inner.rank() == 0 ? std::set<int>{} : (std::set{0, 1}));
+    executor.RunStep(1, true);
+    EXPECT_EQ(body.sent_on_host, inner.rank() == 0 ? 2 : 0);
+    EXPECT_EQ(body.received, inner.rank() == 0 ? std::set<int>{} : (std::set{0, 1, 2, 3}));
+  });
+  // Updates come last: everything before them is cold.
+  const FakeCase trains = ScheduleCase("1f1b", ChainGraph({{0}, {1}}), 4);
+  RunThreads(2, [&](Transport& inner) {
+    TakesAll transport(inner);
+    NotesPlaces body(trains, inner.rank());
+    Executor executor(trains.plan, trains.graph, trains.groups, body, transport);
+    EXPECT_TRUE(executor.ColdOnHostOnly());
+    executor.RunStep(0, true, /*cold=*/true);
+    EXPECT_EQ(body.sent_on_host, 4);
+    EXPECT_TRUE(body.received.empty());
+  });
+}
+
+// A message leaves some time after its receive has been posted, as over NCCL.
+class LeavesLate : public WrappedTransport {
+ public:
+  explicit LeavesLate(Transport& inner) : WrappedTransport(inner) {}
+  Token Send(int peer, int tag, Bundle bundle) override {
+    Token token = WrappedTransport::Send(peer, tag, std::move(bundle));
+    leaving_.push_back({token, 0});
+    most = std::max(most, leaving_.size());
+    return token;
+  }
+  bool HasLeft(const Token& send) override {
+    const auto found = std::find_if(leaving_.begin(), leaving_.end(),
+                                    [&](const auto& one) { return one.first == send; });
+    if (found == leaving_.end()) return true;
+    if (!Test(send) || ++found->second <= 20) return false;
+    leaving_.erase(found);
+    return true;
+  }
+  size_t most = 0;
+
+ private:
+  std::vector<std::pair<Token, int>> leaving_;  // and how often the rank has looked
+};
+
+TEST(Executor, KeepsNoMoreMessagesThanTheReceiverHasBuffers) {
+  for (int buffers : {1, 2, 3}) {
+    std::string first, second;
+    for (int m = 0; m < 12; ++m) {
+      const std::string n = std::to_string(m);
+      first += ",0F" + n + ",0SEND_F" + n;
+      second += ",1RECV_F" + n + "#" + std::to_string(m % buffers) + ",1F" + n;
+    }
+    FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}}), 12);
+    c.plan = ReadPlan(first.substr(1) + "\n" + second.substr(1) + "\n", "plan");
+    RunThreads(2, [&](Transport& inner) {
+      LeavesLate transport(inner);
+      FakeBody body(c, inner.rank());
+      Executor executor(c.plan, c.graph, c.groups, body, transport);
+      executor.RunStep(0);
+      executor.RunStep(1);
+      const size_t most = inner.rank() == 0 ? static_cast<size_t>(buffers) : 0;
+      EXPECT_EQ(transport.most, most);
+    });
+  }
+}
+
+TEST(Executor, SchedulesRunIfMessagesLeaveLate) {
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+    RunThreads(3, [&](Transport& inner) {
+      FakeCase c = ScheduleCase(schedule, SkipGraph(Loop(3, 3)), 6);
+      c.steps = 2;
+      LeavesLate transport(inner);
+      RunAndCompare(c, transport);
+    });
+}
+
 }  // namespace
 }  // namespace pipewright

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "plan/actions.h"
+#include "plan/lowering/lower.h"
+#include "plan/multi_step.h"
 #include "plan/plan_text.h"
 #include "tests/error_text.h"
 #include "tests/runtime/exec/fake_model.h"
@@ -114,6 +116,43 @@ TEST(RankList, BeginsSumsAtTheLastReduction) {
   EXPECT_EQ(ListError(TwoRanks("0REDUCE_GRAD,0STEP,1REDUCE_GRAD,1STEP", ""), graph, groups, 0),
             "rank 0, action 1, 0STEP: STEP needs a REDUCE_GRAD before it: the stage shares a "
             "weight or has replicas");
+}
+
+// What a rank exchanges from the first microbatch that is not cold comes after everything that it
+// does for the first time.
+TEST(RankList, ARankIsWarmOnceItHasRunEverything) {
+  auto firsts_after = [](const Plan& plan, int microbatch) {
+    for (const std::vector<Action>& actions : plan.ranks) {
+      std::set<std::pair<ActionKind, int>> seen;
+      bool exchanged = false;
+      for (const Action& a : actions) {
+        if (IsTransfer(a.kind))
+          exchanged = exchanged || a.microbatch >= microbatch;
+        else if (seen.emplace(a.kind, a.stage).second && exchanged)
+          return true;
+      }
+    }
+    return false;
+  };
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
+    StageGraph graph = ChainGraph({{0}, {1}, {2}});
+    if (std::string(schedule) == "interleaved") graph = ChainGraph({{0}, {1}, {0}, {1}});
+    // Updates come last.
+    const Plan plan = ScheduleCase(schedule, graph, 6).plan;
+    EXPECT_EQ(ColdMicrobatches(plan), 6) << schedule;
+    EXPECT_TRUE(firsts_after(plan, 5)) << schedule;
+  }
+  const Plan forward =
+      TwoRanks("0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2", "1RECV_F0,1RECV_F1,1F0,1RECV_F2,1F1,1F2");
+  EXPECT_EQ(ColdMicrobatches(forward), 2);
+  // With steps that overlap, the first update comes soon.
+  const Plan plan = Unroll(AsynchronousOneForwardOneBackward(3, 2), 12);
+  Plan lowered = Lower(plan, ChainGraph({{0}, {1}, {2}}));
+  const int cold = ColdMicrobatches(lowered);
+  EXPECT_GT(cold, 2);
+  EXPECT_LT(cold, 8);
+  EXPECT_FALSE(firsts_after(lowered, cold));
+  EXPECT_TRUE(firsts_after(lowered, cold - 1));
 }
 
 }  // namespace

@@ -36,11 +36,11 @@ Chain MakeChain(int ranks) {
   return chain;
 }
 
-RankPairs Pairs(const std::vector<std::string>& devices, std::vector<std::string> visible = {}) {
+RankPairs Pairs(const std::vector<std::string>& devices, const std::vector<std::string>& ids) {
   const Chain chain = MakeChain(static_cast<int>(devices.size()));
-  visible.resize(devices.size());
-  return PairsOverNccl(PlanPairs(chain.plan, chain.graph), devices, visible);
+  return PairsOverNccl(PlanPairs(chain.plan, chain.graph), devices, ids);
 }
+RankPairs Pairs(const std::vector<std::string>& devices) { return Pairs(devices, devices); }
 
 TEST(Pairs, NeighborsOnDevicesInBothDirections) {
   EXPECT_EQ(Pairs({"cuda:0", "cuda:1", "cuda:2"}), (RankPairs{{0, 1}, {1, 0}, {1, 2}, {2, 1}}));
@@ -54,6 +54,7 @@ TEST(Pairs, NotWithTheCpu) {
 TEST(Pairs, NotOnOneDevice) {
   EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}), RankPairs{});
   EXPECT_EQ(Pairs({"cuda:0", "cuda:0"}, {"a", "b"}), (RankPairs{{0, 1}, {1, 0}}));
+  EXPECT_EQ(Pairs({"cuda:0", "cuda:1"}, {"a", "a"}), RankPairs{});
 }
 
 // Every stream needs a connection of its own.
@@ -65,8 +66,11 @@ TEST(Pairs, AsManyConnectionsAsStreams) {
             "NCCL: rank 1 exchanges values with others in 4 directions and needs 11 connections to "
             "its device, where CUDA_DEVICE_MAX_CONNECTIONS gives 10\n"
             "  set CUDA_DEVICE_MAX_CONNECTIONS to 11 or more, or do not set it");
+  EXPECT_EQ(ConnectionsNeeded(pairs), 11);
+  EXPECT_EQ(ConnectionsNeeded({}), 0);
   RankPairs many;
   for (int other = 1; other <= 30; ++other) many.emplace(0, other);
+  EXPECT_EQ(ConnectionsNeeded(many), 63);
   EXPECT_NE(ErrorOf([&] { CheckConnections(many, 32); }).find("(--links mpi)"), std::string::npos);
 }
 

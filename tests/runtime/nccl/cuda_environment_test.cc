@@ -15,10 +15,23 @@ TEST(CudaEnvironment, KeepsWhatTheUserHasSet) {
   EXPECT_EQ(CudaConnections(), 32);
   EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("EAGER"));
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "12", 1);
-  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   SetCudaEnvironment();
   EXPECT_EQ(CudaConnections(), 12);
-  EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("LAZY"));
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "64", 1);
+  EXPECT_EQ(CudaConnections(), 32);  // as CUDA does
+}
+
+// A kernel that is loaded late would wait for transfers.
+TEST(CudaEnvironment, KernelsAreLoadedAtTheStart) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  SetCudaEnvironment();
+  EXPECT_EQ(ReplacedModuleLoading(), "");
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  for (int call = 0; call < 2; ++call) {
+    SetCudaEnvironment();
+    EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("EAGER"));
+    EXPECT_EQ(ReplacedModuleLoading(), "LAZY");
+  }
 }
 
 }  // namespace
