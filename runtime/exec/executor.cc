@@ -283,7 +283,7 @@ struct Executor::State {
       }
       const int kept = unreceived[channel] + static_cast<int>(messages.size());
       if (messages.empty() || kept < list.buffers[channel]) return {};
-      return {.kind = Awaited::kDevice, .microbatch = left};
+      return {.kind = Awaited::kDevice, .microbatch = left + body.Reached()};
     };
     if (awaits().kind == Awaited::kNothing) return;
     const double start = Now();

@@ -66,6 +66,8 @@ class StageBody {
   // seconds on the steady clock. By default the host computes, and its own clock is used (-1).
   virtual int Mark() { return -1; }
   virtual double Moment(int /*mark*/) { return 0; }
+  // Returns how many of these moments the device has reached. Never waits.
+  virtual int Reached() { return 0; }
 
   // Called before a Forward or Backward whose action names a weight version, which is the number of
   // STEPs of this stage that precede it in the list. The default throws an error: only one version

@@ -49,6 +49,7 @@ class MeteredStages : public StageBody {
   void EndExchanges() override { body_.EndExchanges(); }
   void Step(int stage) override;
   int Mark() override { return body_.Mark(); }
+  int Reached() override { return body_.Reached(); }
   double Moment(int mark) override { return body_.Moment(mark); }
   void UseVersion(int stage, int version) override;
   void Load(int stage) override;

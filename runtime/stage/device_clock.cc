@@ -25,11 +25,12 @@ int DeviceClock::Reached() {
 
 void DeviceClock::Await(Transport& transport, std::chrono::microseconds poll) {
   if (device_.is_cpu()) return;
-  const int last = Mark();
+  // Marks of other streams may take longer.
+  c10::Event launched(device_.type());
+  launched.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   auto awaits = [&]() -> Awaited {
-    const int reached = Reached();
-    if (reached > last) return {};
-    return {.kind = Awaited::kDevice, .microbatch = reached};
+    if (launched.query()) return {};
+    return {.kind = Awaited::kDevice, .microbatch = Reached()};
   };
   transport.WaitUntil(awaits, poll);
   transport.Pending();

@@ -75,7 +75,7 @@ OffloadedWeights::OffloadedWeights(const StageSettings& settings,
     : manifest_(settings.run.manifest),
       modules_(modules),
       stage_count_(static_cast<int>(settings.run.conf.stage_to_ranks.size())),
-      transport_(settings.transport),
+      values_(&settings.transport),
       device_(settings.device) {
   const std::string &package = settings.options.package, &weights = settings.options.weights;
   const Conf& conf = settings.run.conf;
@@ -163,7 +163,7 @@ void OffloadedWeights::Advance() {
 }
 
 void OffloadedWeights::AdvanceUntil(const std::function<bool()>& done) {
-  transport_.WaitUntil(
+  values_->WaitUntil(
       [&]() -> Awaited {
         Advance();
         if (done()) return {};

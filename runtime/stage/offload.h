@@ -29,6 +29,9 @@ class OffloadedWeights {
                    std::map<int, LoadedModule>& modules);
 
   void ReportTo(StatusFile& status) { stream_->ReportTo(status); }
+  // Says which transport moves the values of plans; at first that of the settings. While a copy to
+  // a device is awaited, it makes progress.
+  void ReceiveOver(Transport& values) { values_ = &values; }
   void Follow(size_t list);
   bool Offloads(int stage) const { return stages_.count(stage) > 0; }
   void Load(int stage);  // starts reading
@@ -81,7 +84,7 @@ class OffloadedWeights {
   std::vector<std::vector<Action>> orders_;  // by list: the stream's LOADs and EVICTs
   size_t list_ = 0, next_ = 0;
   std::map<std::string, std::unique_ptr<MappedFile>> files_;
-  Transport& transport_;
+  Transport* values_;  // see ReceiveOver
   const at::Device device_;
   std::unique_ptr<WeightCopies> copies_;  // null: the rank computes on the CPU
   std::unique_ptr<WeightStream> stream_;

@@ -217,7 +217,10 @@ LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::MeasureGradients() { state_->updater.Measure(state_->late); }
 
-void TorchStages::ReceiveOver(Transport& values) { state_->values = &values; }
+void TorchStages::ReceiveOver(Transport& values) {
+  state_->values = &values;
+  if (state_->offloaded) state_->offloaded->ReceiveOver(values);
+}
 void TorchStages::AwaitDevice() { state_->AwaitDevice(); }
 
 void TorchStages::ReadNumbers() {
@@ -507,6 +510,7 @@ void TorchStages::ExchangeOnDevices(const RankPairs& pairs) {
 }
 
 int TorchStages::Mark() { return state_->clock.Mark(); }
+int TorchStages::Reached() { return state_->clock.Reached(); }
 double TorchStages::Moment(int mark) { return state_->clock.Moment(mark); }
 
 void TorchStages::Load(int stage) {

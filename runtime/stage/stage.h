@@ -148,6 +148,7 @@ class TorchStages : public StageBody {
   void EndExchanges() override;
   void Step(int stage) override;
   int Mark() override;
+  int Reached() override;
   double Moment(int mark) override;
   // A step changes copies while the previous weights are still needed.
   void UseVersion(int stage, int version) override;

@@ -65,7 +65,9 @@ MUTATIONS = [
         "runtime/stage/device_clock.cc",
         ("  events_[used_].record(guard.getStream(device_));\n", "  (void)guard;\n", CLOCK),
         (" && events_[reached_].query()", "", CLOCK),
-        ("    return {.kind = Awaited::kDevice, .microbatch = reached};\n", "    return {};\n", STAGES),
+        ("  launched.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));\n", "", STAGES),
+        ("if (launched.query()) return {};", "return {};", STAGES),
+        ("    return {.kind = Awaited::kDevice, .microbatch = Reached()};\n", "    return {};\n", STAGES),
         ("  if (!event.query()) event.synchronize();\n", "", CLOCK)),
     *mutations("runtime/measure/links.cc", ("clock.Await(transport, std::chrono::microseconds(0));", "(void)clock;", LINKS)),
     # The end of a step, and other moments in which the host waits for its device.
@@ -80,7 +82,7 @@ MUTATIONS = [
         ("    if (links_ && job.merge_buffers) AwaitDevice();\n", "", STEPS)),
     *mutations(
         "runtime/exec/executor.cc",
-        ("      return {.kind = Awaited::kDevice, .microbatch = left};\n", "      return {};\n", BACK)),
+        ("      return {.kind = Awaited::kDevice, .microbatch = left + body.Reached()};\n", "      return {};\n", BACK)),
     # Weights on disk.
     *mutations(
         "runtime/stage/weight_copies.cc",
@@ -126,12 +128,13 @@ MUTATIONS = [
 ]
 
 WAITS = re.compile(
-    r"(\.|->)(record|block|synchronize|query|pin_memory|ComeAfter|AwaitsDevice)\(|record_stream\(|"
+    r"(\.|->)(record|block|synchronize|query|pin_memory|ComeAfter)\(|record_stream\(|"
     r"\bStreamGuard\b(?!\.h)|non_blocking=\*/true|pinned_memory\(true\)|\bAwaited::kDevice\b|\bFollow\(\*|"
-    r"\bAfter\(Current|(?<!void )\bAwaitDevice\(\);|::setDeviceIndex")
+    r"\bAfter\(Current|\bclock\.Await\(|(?<!void )\bAwaitDevice\(\);|::setDeviceIndex")
 
 # Lines that look like waits and have no mutation, and why.
 OTHERS = {
+    "runtime/stage/stage_state.h": {"{ clock.Await(*values); }": "passes it on"},
     "runtime/exec/status.cc": {"case Awaited::kDevice:": "its text"},
     "runtime/exec/transport.h": {"{ inner_.ComeAfter(send); }": "passes it on"},
     "runtime/watch/stall.cc": {"awaits.kind == Awaited::kDevice": "no wait"},
@@ -156,23 +159,25 @@ OTHERS = {
 
 def unlisted():
     """Lists the waits that are in neither table, and the lines of these tables that are not in the sources."""
-    wrong = []
-    known = {}
+    wrong, known = [], set()  # known: (file, number of a line)
+
+    def cover(file, text, table):
+        source = (ROOT / file).read_text()
+        if source.count(text) != 1:
+            wrong.append(f"{file}: {text.strip()!r} of {table} occurs {source.count(text)} times")
+        first = source.count("\n", 0, max(source.find(text), 0)) + 1
+        known.update((file, first + n) for n in range(len(text.splitlines())))
+
     for mutation in MUTATIONS:
-        count = (ROOT / mutation.file).read_text().count(mutation.line)
-        if count != 1:
-            wrong.append(f"{mutation.file}: {mutation.line.strip()!r} of MUTATIONS occurs {count} times")
-        known.setdefault(mutation.file, []).extend(mutation.line.strip().splitlines())
+        cover(mutation.file, mutation.line, "MUTATIONS")
     for file, lines in OTHERS.items():
         for line in lines:
-            if line not in (ROOT / file).read_text():
-                wrong.append(f"{file}: {line!r} of OTHERS does not occur")
-        known.setdefault(file, []).extend(part for line in lines for part in line.strip().splitlines())
+            cover(file, line, "OTHERS")
     for folder in ("runtime", "tensors"):
         for path in sorted((ROOT / folder).rglob("*.*")):
             file = str(path.relative_to(ROOT))
             for number, line in enumerate(path.read_text().splitlines(), 1):
-                if WAITS.search(line.split("//")[0]) and not any(part.strip() in line for part in known.get(file, [])):
+                if WAITS.search(line.split("//")[0]) and (file, number) not in known:
                     wrong.append(f"{file}:{number}: a wait without a line in MUTATIONS or OTHERS: {line.strip()}")
     return wrong
 
