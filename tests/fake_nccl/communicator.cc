@@ -106,7 +106,6 @@ FakeSettings SettingsFromEnvironment() {
   s.fail_at = NumberFromEnvironment("FAKE_NCCL_FAIL_AT", s.fail_at);
   s.fail_code = NumberFromEnvironment("FAKE_NCCL_FAIL_CODE", s.fail_code);
   s.fail_rank = NumberFromEnvironment("FAKE_NCCL_FAIL_RANK", s.fail_rank);
-  s.launch_us = NumberFromEnvironment("FAKE_NCCL_LAUNCH_US", s.launch_us);
   s.abort_seconds = NumberFromEnvironment("FAKE_NCCL_ABORT_S", s.abort_seconds);
   s.init_seconds = NumberFromEnvironment("FAKE_NCCL_INIT_S", s.init_seconds);
   return s;

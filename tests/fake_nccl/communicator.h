@@ -29,7 +29,6 @@ struct FakeSettings {
   int fail_at = 0;        // FAKE_NCCL_FAIL_AT: this operation of the communicator fails, from 1
   int fail_code = 6;      // FAKE_NCCL_FAIL_CODE: with this result
   int fail_rank = -1;     // FAKE_NCCL_FAIL_RANK: on this rank; -1: on each
-  int launch_us = 0;      // FAKE_NCCL_LAUNCH_US: how long a launch takes the host
   int abort_seconds = 0;  // FAKE_NCCL_ABORT_S: how long ncclCommAbort takes
   int init_seconds = 20;  // FAKE_NCCL_INIT_S: how long to wait for the other ranks
 };
@@ -51,7 +50,6 @@ struct Communicator {
   std::atomic<bool> aborted = false;
   std::atomic<int> error = 0;
   std::atomic<int> operations = 0;
-  std::atomic<bool> launching = false;
 
   std::mutex mutex;
   std::condition_variable changed;

@@ -114,14 +114,11 @@ void LaunchGroup(FakeGroup group) {
       reinterpret_cast<decltype(&sim_launch)>(dlsym(RTLD_DEFAULT, "sim_launch"));
   Communicator& comm = *group.comm;
   group.number = comm.launched;
-  comm.launching = true;
-  std::this_thread::sleep_for(std::chrono::microseconds(comm.settings.launch_us));
   const std::vector<sim::Access> accesses = AccessesOf(group);
   void* const stream = group.stream;
   auto context = std::make_unique<FakeGroup>(std::move(group));
   launch(stream, "nccl", RunGroup, context.get(), accesses.data(), accesses.size());
   context.release();
-  comm.launching = false;
   std::lock_guard lock(comm.mutex);
   ++comm.launched;
   comm.streams.insert(stream);
@@ -297,7 +294,6 @@ int ncclCommGetAsyncError(void* handle, int* result) {
 
 int ncclCommAbort(void* handle) {
   Communicator& comm = *static_cast<Communicator*>(handle);
-  if (comm.launching) std::fprintf(stderr, "fake NCCL: aborted during a launch\n");
   std::this_thread::sleep_for(std::chrono::seconds(comm.settings.abort_seconds));
   End(comm);
   return kNcclSuccess;
