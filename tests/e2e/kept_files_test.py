@@ -36,6 +36,10 @@ class KeptFiles(Case):
         (self.kept / "metrics.jsonl").write_text("\n".join(lines[:2]) + "\n")
         self.succeed(run_ranks(2, "train", self.kept / "package", self.kept / "job.json", "--resume"))
         after = load_file(self.kept / "trained.safetensors")
+        # The gradient of a bias before a batch norm is nothing but rounding, which differs between processors. AdamW
+        # makes whole steps of it, and the running mean contains that bias.
+        for name in ("first.bias", "norm.running_mean"):
+            self.assertEqual(after.pop(name).shape, before.pop(name).shape)
         # Another processor may round differently.
         self.assert_close_tensors(after, before, 1e-5)
         losses = [json.loads(line)["loss"] for line in (self.kept / "metrics.jsonl").read_text().splitlines()]
