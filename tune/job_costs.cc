@@ -77,6 +77,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
   std::set<int> threads;
   for (const TuneProfile& profile : problem.profiles) threads.insert(profile.profile.threads);
+  bool missing = false;
   for (int count : threads) {
     const std::string name = NameOf(job, count);
     std::optional<Json> figures = ReadKept(kept, name, kSteps);
@@ -86,12 +87,8 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
         figures = FiguresOfJob(request, job, budget, count, modules);
         if (figures) WriteKept(kept, name, kSteps, *figures);
       }
-      if (!figures) {
-        notes.push_back(budget.Ended() +
-                        " ended the measurements: predictions are without loss and optimizer");
-        return;
-      }
-      SetJobCosts(*figures, count, job.microbatch_size, problem);
+      missing = missing || !figures;
+      if (figures) SetJobCosts(*figures, count, job.microbatch_size, problem);
     } catch (const std::exception& error) {
       notes.push_back(
           "predictions are without loss and optimizer, since the job does not run on "
@@ -99,6 +96,9 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
           std::string(error.what()));
     }
   }
+  if (missing)
+    notes.push_back(budget.Ended() +
+                    " ended the measurements: predictions are without loss and optimizer");
 }
 
 }  // namespace pipewright

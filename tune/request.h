@@ -5,7 +5,7 @@
 
 namespace pipewright {
 
-// How processes become ranks, as for `pipewright-run`.
+// Says how processes become ranks, as for `pipewright-run`.
 struct TuneStart {
   std::string hosts;   // NAME:RANKS,...; empty: this one
   std::string mpirun;  // the command with options of its own; empty: "mpirun"

@@ -20,7 +20,7 @@ SuperviseOptions supervisor;
 std::string hosts;
 bool wanted = false;
 
-// What the ranks do not get.
+// The ranks do not get these options.
 const std::vector<StartOption> kSupervised = {
     {"--restarts", true}, {"--mpirun", true},      {"--hosts", true},       {"-n", true},
     {"--elastic", false}, {"--conf", true},        {"--resume", false},     {"--tune", false},

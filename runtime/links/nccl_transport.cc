@@ -65,7 +65,7 @@ struct Aborts {
   int running = 0;
 };
 
-// How long an abort waits for a launch that is under way.
+// An abort waits for a launch that is under way, but no longer than this.
 constexpr std::chrono::seconds kLaunchLimit(3);
 
 // An error is shown after so long at the latest, even if NCCL waits for a device.

@@ -1,4 +1,4 @@
-// What remains of a command line for the ranks that it starts.
+// Tests which arguments of a command line go to the ranks that it starts.
 #include "cli/rank_arguments.h"
 
 #include <gtest/gtest.h>

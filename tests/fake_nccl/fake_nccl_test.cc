@@ -289,7 +289,7 @@ TEST(FakeNccl, AnAbortWaitsForTheStream) {
   });
 }
 
-// What a failed stream does not run is not waited for.
+// An abort does not wait for what a failed stream does not run.
 TEST(FakeNccl, AnAbortAfterTheStreamHasFailed) {
   RunRanks(1, [](NcclRank& me) {
     sim::Gate gate(*me.stream);

@@ -118,8 +118,7 @@ TEST(RankList, BeginsSumsAtTheLastReduction) {
             "weight or has replicas");
 }
 
-// What a rank exchanges from the first microbatch that is not cold comes after everything that it
-// does for the first time.
+// A rank exchanges the first microbatch that is not cold after it has done everything once.
 TEST(RankList, ARankIsWarmOnceItHasRunEverything) {
   auto firsts_after = [](const Plan& plan, int microbatch) {
     for (const std::vector<Action>& actions : plan.ranks) {
