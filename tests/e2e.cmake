@@ -25,7 +25,7 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/cli/commands/compile_com
   # With PIPEWRIGHT_LONG: a build of all, 200 kills, and a kill at every write.
   set_tests_properties(e2e.install e2e.faults e2e.resume PROPERTIES TIMEOUT 3600)
   # All of the equality suite on devices, and 200 runs with delays.
-  set_tests_properties(e2e.device PROPERTIES TIMEOUT 7200)
+  set_tests_properties(e2e.device e2e.device_equality PROPERTIES TIMEOUT 7200)
   if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer must be loaded first
     add_library(preload MODULE e2e/preload.cc)
     target_link_libraries(preload PRIVATE pipewright_options ${CMAKE_DL_LIBS})
