@@ -264,6 +264,11 @@ int DeviceCount() { return TheMachine().devices; }
 int64_t IdOf(const Queue& queue) { return queue.id; }
 int DeviceOf(const Queue& queue) { return queue.device; }
 
+int& CurrentDevice() {
+  thread_local int current = 0;
+  return current;
+}
+
 Queue* NewQueue(int device) {
   QueueOf(device, 0);
   std::lock_guard lock(TheMachine().mutex);
@@ -488,6 +493,10 @@ void sim_launch(void* stream, const char* name, void (*task)(void*), void* conte
 void* sim_shadow(const void* of_device) { return sim::ShadowOf(of_device); }
 
 bool sim_has_failed(void* stream) { return sim::HasFailed(*static_cast<sim::Queue*>(stream)); }
+
+int sim_current_device() { return sim::CurrentDevice(); }
+
+int sim_device_of(void* stream) { return sim::DeviceOf(*static_cast<sim::Queue*>(stream)); }
 
 int cudaDeviceGetPCIBusId(char* id, int length, int device) {
   const char* ids = std::getenv("SIM_BUS_IDS");

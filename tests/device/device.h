@@ -34,6 +34,7 @@ struct Access {
 
 constexpr int kMaxDevices = 8;
 int DeviceCount();
+int& CurrentDevice();  // of this thread
 
 // Stream 0 is a device's default stream; the others are made by NewQueue.
 Queue* QueueOf(int device, int64_t id);
@@ -90,6 +91,8 @@ void sim_launch(void* stream, const char* name, void (*task)(void*), void* conte
                 const sim::Access* accesses, size_t count);
 void* sim_shadow(const void* of_device);
 bool sim_has_failed(void* stream);
+int sim_current_device();
+int sim_device_of(void* stream);
 // The function of CUDA's runtime: SIM_BUS_IDS.
 int cudaDeviceGetPCIBusId(char* id, int length, int device);
 }

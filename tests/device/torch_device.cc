@@ -28,11 +28,12 @@ namespace {
 
 using c10::Device, c10::DeviceIndex, c10::Stream, c10::kPrivateUse1;
 
-thread_local DeviceIndex t_device = 0;
 thread_local std::array<Queue*, kMaxDevices> t_queues = {};
 
+DeviceIndex Current() { return static_cast<DeviceIndex>(CurrentDevice()); }
+
 Device DeviceOr(std::optional<Device> device) {
-  return Device(kPrivateUse1, device && device->has_index() ? device->index() : t_device);
+  return Device(kPrivateUse1, device && device->has_index() ? device->index() : Current());
 }
 
 Stream StreamOf(const Queue& queue) {
@@ -66,12 +67,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     setDevice(device);
     return old;
   }
-  Device getDevice() const override { return Device(kPrivateUse1, t_device); }
+  Device getDevice() const override { return Device(kPrivateUse1, Current()); }
   void setDevice(Device device) const override {
     TORCH_CHECK(device.index() >= 0 && device.index() < deviceCount(), "sim: there is no ", device);
-    t_device = device.index();
+    CurrentDevice() = device.index();
   }
-  void uncheckedSetDevice(Device device) const noexcept override { t_device = device.index(); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    CurrentDevice() = device.index();
+  }
   DeviceIndex deviceCount() const noexcept override {
     return static_cast<DeviceIndex>(DeviceCount());
   }
@@ -131,7 +134,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 // Tells memory profilers of LibTorch.
 void Report(void* data, int64_t change) {
   if (data && c10::memoryProfilingEnabled())
-    c10::reportMemoryUsageToProfiler(data, change, 0, 0, Device(kPrivateUse1, t_device));
+    c10::reportMemoryUsageToProfiler(data, change, 0, 0, Device(kPrivateUse1, Current()));
 }
 
 void FreeReported(void* data) { Report(data, -static_cast<int64_t>(Free(data))); }
@@ -140,12 +143,12 @@ struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* data = nullptr;
     try {
-      data = Allocate(t_device, bytes, CurrentQueue(t_device));
+      data = Allocate(Current(), bytes, CurrentQueue(Current()));
     } catch (const OutOfMemory& e) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, e.what());
     }
     Report(data, static_cast<int64_t>(RoundedUp(bytes)));
-    return {data, data, FreeReported, Device(kPrivateUse1, t_device)};
+    return {data, data, FreeReported, Device(kPrivateUse1, Current())};
   }
   c10::DeleterFnPtr raw_deleter() const override { return FreeReported; }
   void copy_data(void*, const void*, size_t) const override {
@@ -204,10 +207,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return DeviceCount() > 0; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(DeviceCount()); }
-  DeviceIndex getCurrentDevice() const override { return t_device; }
-  void setCurrentDevice(DeviceIndex device) const override { t_device = device; }
+  DeviceIndex getCurrentDevice() const override { return Current(); }
+  void setCurrentDevice(DeviceIndex device) const override { CurrentDevice() = device; }
   DeviceIndex exchangeDevice(DeviceIndex device) const override {
-    return std::exchange(t_device, device);
+    return static_cast<DeviceIndex>(std::exchange(CurrentDevice(), device));
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex device) const override {
     return exchangeDevice(device);
@@ -347,7 +350,7 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) {
 }  // namespace
 
 Queue& CurrentQueue(DeviceIndex device) {
-  if (device < 0) device = t_device;
+  if (device < 0) device = Current();
   Queue*& current = t_queues.at(static_cast<size_t>(device));
   if (!current) current = QueueOf(device, 0);
   return *current;

@@ -43,6 +43,7 @@ struct OperationFailure {
 
 struct Communicator {
   int rank = 0, ranks = 0;
+  int device = 0;  // that of the thread that made it, as with NCCL
   FakeSettings settings;
   // By peer: the sockets to send and to receive by.
   std::vector<int> out, in;

@@ -172,8 +172,13 @@ int EndGroups() {
 }
 
 // Returns what is wrong with an operation, or "".
-std::string Mistake(const Communicator& comm, const void* stream, const FakeOperation& op) {
+std::string Mistake(const Communicator& comm, void* stream, const FakeOperation& op) {
+  static const auto device_of =
+      reinterpret_cast<decltype(&sim_device_of)>(dlsym(RTLD_DEFAULT, "sim_device_of"));
   if (!stream) return "the stream is null";
+  if (device_of(stream) != comm.device)
+    return "the stream is not on device " + std::to_string(comm.device) +
+           ", as the communicator is";
   if (BytesOfType(op.type) == 0) return "there is no type " + std::to_string(op.type);
   if (op.peer < 0 || op.peer >= comm.ranks) return "there is no rank " + std::to_string(op.peer);
   for (const FakeGroup& group : open_groups.groups)
@@ -276,6 +281,9 @@ int ncclCommInitRankConfig(void** handle, int ranks, NcclId id, int rank, NcclCo
     return Fail(kUnhandledDevice, "the test device (libsim.so) is not loaded");
   auto comm = std::make_unique<Communicator>();
   comm->rank = rank, comm->ranks = ranks;
+  static const auto current_device =
+      reinterpret_cast<decltype(&sim_current_device)>(dlsym(RTLD_DEFAULT, "sim_current_device"));
+  comm->device = current_device();
   comm->settings = SettingsFromEnvironment();
   try {
     Connect(*comm, id.bytes);

@@ -416,6 +416,9 @@ TEST(FakeNccl, MistakesInCallsAreErrors) {
     EXPECT_EQ(Nccl().Send(at, 1, 77, 0, me.comm, me.stream), 4);
     EXPECT_EQ(Nccl().Send(at, 1, kNcclFloat32, 0, nullptr, me.stream), 4);
     EXPECT_EQ(Nccl().Send(at, 1, kNcclFloat32, 0, me.comm, nullptr), 4);
+    EXPECT_EQ(Nccl().Send(at, 1, kNcclFloat32, 0, me.comm, sim::NewQueue(1)), 4);
+    EXPECT_STREQ(Nccl().GetLastError(me.comm),
+                 "the stream is not on device 0, as the communicator is");
     EXPECT_EQ(Nccl().GroupEnd(), 5);
     // A group with a mistake is not launched.
     GroupStart();

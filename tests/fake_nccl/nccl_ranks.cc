@@ -12,7 +12,8 @@
 namespace pipewright {
 
 NcclRank MakeRank(const NcclId& id, int rank, int ranks) {
-  NcclRank made{rank, ranks, nullptr, sim::NewQueue(rank % sim::DeviceCount())};
+  sim::CurrentDevice() = rank % sim::DeviceCount();
+  NcclRank made{rank, ranks, nullptr, sim::NewQueue(sim::CurrentDevice())};
   NcclConfig config;
   CheckNccl(Nccl().CommInitRankConfig(&made.comm, ranks, id, rank, &config), "ncclCommInitRank",
             nullptr);
