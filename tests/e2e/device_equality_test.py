@@ -38,7 +38,7 @@ SHORT = [
 LONG = [f"{name}_test" for name in (
     "equality", "recompute", "replica", "buffers", "schedule", "asynchronous", "optimizer", "losses",
     "gradient", "offload", "forward", "experts", "validation", "torchscript", "no_grad", "finite",
-    "order", "checkpoint", "resume", "layout", "untrained", "digits", "weights")]
+    "order", "checkpoint", "resume", "layout", "untrained", "digits")]
 
 
 def load_tests(loader, tests, _pattern):
