@@ -491,6 +491,22 @@ class TuneInference(Case):
         nodes = json.loads(self.path("p.json").read_text())["nodes"]
         self.assertTrue(all(node["weight_gradient"]["median"] > 0 for node in nodes), "the last one was whole")
 
+    def test_a_fixed_number_of_samples(self):
+        layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+        torch.export.save(torch.export.export(layers, (torch.rand(4, 6),), strict=False), self.path("fixed.pt2"))
+        package = self.compile("fixed.pt2", "fixed.pkg", "--split", "children", "--ranks", "2")
+        for rows in (12, 10):
+            save_file({"input": torch.rand(rows, 6)}, self.path(f"{rows}.safetensors"))
+        tune = lambda rows: pipewright("tune", package, "--input", self.path(f"{rows}.safetensors"), "--ranks", 2, "-o",
+                                       self.path(f"fixed{rows}"), "--repeat", 1, "--rounds", 1, "--in-process")
+        self.succeed(tune(12))
+        found = self.report("fixed12")["candidates"]
+        self.assertEqual({(c["microbatches"], c["microbatch"]) for c in found}, {(3, 4)})
+        self.assertTrue(all(c["measured"] for c in found))
+        refused = tune(10)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("its 10 rows cannot be cut into microbatches of 4 samples", refused.out)
+
     def test_what_is_refused(self):
         for options in (["--exact"], ["--change-microbatch"], ["--machines", "m.json"]):
             with self.subTest(options[0]):
