@@ -68,13 +68,14 @@ pipewright_library(plan/run BATCH 4
                         plan/search plan/simulate)
 pipewright_library(plan/tune BATCH 4
                    USES base formats formats/profile plan plan/lowering plan/partition
-                        plan/partition/io plan/schedules plan/search plan/simulate)
+                        plan/partition/io plan/placement plan/run plan/schedules plan/search
+                        plan/simulate)
 pipewright_library(report
                    USES base base/files formats formats/package formats/profile plan
                         plan/partition/io plan/placement plan/run plan/simulate)
 pipewright_library(tune BATCH 8
-                   USES base base/files base/process formats formats/package formats/profile plan
-                        plan/run plan/schedules plan/simulate plan/tune report)
+                   USES base base/files base/process formats formats/package formats/profile
+                        formats/weights plan plan/run plan/schedules plan/simulate plan/tune report)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base base/files base/process plan)

@@ -41,23 +41,6 @@ std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& 
   return "";
 }
 
-// Returns the least and the largest number of samples that the inputs allow.
-std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
-  std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
-  for (int input : manifest.inputs) {
-    const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
-    if (value.shape.empty()) continue;
-    const std::string& first = value.shape[0];
-    if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
-      range = {std::max(range.first, symbol->second.first),
-               std::min(range.second, symbol->second.second)};
-    else if (first.find_first_not_of("0123456789") == std::string::npos)
-      range = {std::max<int64_t>(range.first, std::stoll(first)),
-               std::min<int64_t>(range.second, std::stoll(first))};
-  }
-  return range;
-}
-
 // Returns the order of the stages in the job's own run.
 StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
   const std::optional<StageOrder> order = OrderOfStages(OwnRun(request, job, manifest).plan);
@@ -78,6 +61,22 @@ bool IsUsual(const StageOrder& order) {
 
 int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
+}
+
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
+  std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
+  for (int input : manifest.inputs) {
+    const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
+    if (value.shape.empty()) continue;
+    const std::string& first = value.shape[0];
+    if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
+      range = {std::max(range.first, symbol->second.first),
+               std::min(range.second, symbol->second.second)};
+    else if (first.find_first_not_of("0123456789") == std::string::npos)
+      range = {std::max<int64_t>(range.first, std::stoll(first)),
+               std::min<int64_t>(range.second, std::stoll(first))};
+  }
+  return range;
 }
 
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/job.h"
@@ -20,6 +21,9 @@ int64_t SamplesOf(const Job& job);
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
                                   const std::vector<WrittenBuffer>& written, const Job& job,
                                   std::vector<std::string>& notes);
+
+// Returns the least and the largest number of samples that the inputs allow.
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest);
 
 // Limits the candidates of `problem` to those with the job's results. Notes what is left out.
 // Throws Error if --exact allows none.

@@ -7,11 +7,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/read_file.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "formats/weights/safetensors.h"
 
 namespace pipewright {
 
@@ -53,6 +55,15 @@ KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   if (!request.start.hosts.empty()) machine += ", --hosts " + request.start.hosts;
   if (!request.start.mpirun.empty()) machine += ", --mpirun " + request.start.mpirun;
   return {folders, machine, HexHash(code)};
+}
+
+std::string KeptPrefix(const TuneRequest& request) {
+  if (!request.infers()) return "";
+  const SafetensorsFile file(request.input);
+  std::string text;
+  for (const TensorInfo& info : file.header().tensors)
+    text += info.name + info.dtype + ShapeText(info.shape);
+  return "infer-" + HexHash(text) + "-";
 }
 
 std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat) {

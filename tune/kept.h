@@ -29,6 +29,10 @@ struct KeptMeasurements {
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);
 
+// Returns "", or for inference a beginning of names that only inputs of the same types and sizes
+// have.
+std::string KeptPrefix(const TuneRequest& request);
+
 // Returns what was measured under `name` on this machine, for this code, with at least `repeat`
 // repetitions; none if nothing was.
 std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat);

@@ -11,7 +11,7 @@ namespace pipewright {
 
 RunPlan OwnRun(const TuneRequest& request, const Job& job, const Manifest& manifest) {
   try {
-    RunPlan run = MakeRunPlan(request.package, "", job, 0, false);
+    RunPlan run = MakeRunPlan(request.package, "", job, 0, request.infers());
     if (CountRanks(run.conf) <= request.ranks) return run;
   } catch (const Error&) {
     // Another conf may fit.
@@ -24,7 +24,7 @@ RunPlan OwnRun(const TuneRequest& request, const Job& job, const Manifest& manif
   conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
   const TemporaryFile file = {request.output + "/own_conf.json"};
   WriteFile(file.path, WriteConf(conf));
-  return MakeRunPlan(request.package, file.path, job, 0, false);
+  return MakeRunPlan(request.package, file.path, job, 0, request.infers());
 }
 
 }  // namespace pipewright

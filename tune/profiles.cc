@@ -36,6 +36,7 @@ struct Measuring {
   TuneProblem& problem;
   std::vector<std::string>& notes;
   KeptMeasurements kept;
+  std::string prefix;  // of the names of kept measurements
   Profiles profiles = {};
   std::set<int64_t> refused = {};  // sizes
   int reused = 0, measured = 0;
@@ -58,13 +59,10 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
   const TemporaryFile conf = {state.request.output + "/profile_conf.json"};
   const int modules = static_cast<int>(state.problem.manifest.modules.size());
   WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
-  const ProfileRun run = {state.request.package,
-                          conf.path,
-                          point.ranks,
-                          point.threads,
-                          point.size,
-                          state.request.repeat,
-                          RunsInProcess(state.request, point.ranks),
+  const ProfileRun run = {state.request.package, conf.path,
+                          state.request.input,   point.ranks,
+                          point.threads,         point.size,
+                          state.request.repeat,  RunsInProcess(state.request, point.ranks),
                           state.request.start};
   std::optional<std::string> text = MeasureProfile(run, state.budget, others);
   if (text && others > kDisturbing) {
@@ -83,7 +81,7 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
 // Gets a profile that an earlier tune measured, or measures it. Returns false if the budget is
 // over.
 bool GetPoint(Measuring& state, const Point& point) {
-  const std::string name = "profile-" + std::to_string(point.ranks) +
+  const std::string name = state.prefix + "profile-" + std::to_string(point.ranks) +
                            (RunsInProcess(state.request, point.ranks) ? "-ranks-" : "-processes-") +
                            std::to_string(point.threads) + "-threads-" +
                            std::to_string(point.size) + "-samples";
@@ -185,14 +183,22 @@ std::set<int> RankCounts(const TuneRequest& request) {
 
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores) {
   const bool open = !job.text.empty() && !ParseJson(job.text, job.path).contains("threads");
+  const int share = std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks));
+  if (request.infers()) return {1, job.threads, share};
   if (request.exact || !open || !request.machines.empty()) return {job.threads};
-  return {job.threads, std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks))};
+  return {job.threads, share};
 }
 
 void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
-  Measuring state = {request, job, budget, problem, notes, KeptFor(request, problem.manifest)};
+  Measuring state = {request,
+                     job,
+                     budget,
+                     problem,
+                     notes,
+                     KeptFor(request, problem.manifest),
+                     KeptPrefix(request)};
   const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;
   size_t done = 0;

@@ -19,7 +19,7 @@ void Say(const TuneRequest& request, const std::string& text);
 std::set<int> RankCounts(const TuneRequest& request);
 
 // Returns the numbers of threads to try for each of `ranks` ranks: the job's if it names one or if
-// bits may not change, and otherwise one thread and all cores.
+// bits may not change, and otherwise the job's, one for inference, and all cores.
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores);
 
 struct WantedProfiles {

@@ -16,6 +16,7 @@ struct TuneStart {
 
 struct TuneRequest {
   std::string package, job, output;
+  std::string input;     // of inference, a safetensors file, instead of a job; empty: training
   std::string memory;    // of the tensors of a rank, as the user wrote it; empty: no limit
   std::string machines;  // a file that describes other machines; empty: those at hand
   // Where the caller writes a package with the stages that are found as its modules; empty: the
@@ -28,6 +29,8 @@ struct TuneRequest {
   bool processes = false;  // ranks are processes only
   bool force = false;
   bool quiet = false;  // no progress on standard error
+
+  bool infers() const { return !input.empty(); }
 };
 
 }  // namespace pipewright

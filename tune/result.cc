@@ -5,6 +5,7 @@
 
 #include "base/median.h"
 #include "base/size.h"
+#include "base/text.h"
 
 namespace pipewright {
 
@@ -22,6 +23,8 @@ std::string ScheduleText(const TuneCandidate& c) {
     text += ", recompute";
   else if (!c.recompute.empty())
     text += ", recompute " + std::to_string(c.recompute.size()) + " stages";
+  if (const size_t stages = c.conf.offloaded_stages.size(); stages > 0)
+    text += ", " + Counted(stages, "stage") + " on disk";
   return text + (c.body.empty() ? "" : ", " + c.body);
 }
 
@@ -87,6 +90,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
                  {"module_to_stage", c.conf.module_to_stage},
                  {"stage_to_ranks", c.conf.stage_to_ranks}};
     if (!c.body.empty()) json["body"] = c.body;
+    if (!c.conf.offloaded_stages.empty()) json["offloaded_stages"] = c.conf.offloaded_stages;
     if (row.variant) json["variant"] = true;
     if (!row.failure.empty()) json["failure"] = row.failure;
     report["candidates"].push_back(json);

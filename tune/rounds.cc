@@ -50,11 +50,18 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 
 namespace {
 
-// Runs a candidate once. Returns false if the budget is over.
-bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget,
-                TuneRow& row) {
+constexpr double kSeconds = 1;  // length of a measurement, to average out noise
+
+std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
+                                      const TuneRow& row, const TuneRun& run) {
+  return MeasurePass(
+      {run, request.input, row.candidate.microbatches, row.candidate.threads, request.output},
+      budget);
+}
+
+std::optional<MeasuredStep> StepOfRow(const TuneRequest& request, const Job& job,
+                                      const TuneBudget& budget, const TuneRow& row, TuneRun run) {
   const TemporaryFile job_file = {request.output + "/candidate_job.json"},
-                      conf_file = {request.output + "/candidate_conf.json"},
                       plan_file = {request.output + "/candidate_" + kTunePlan},
                       metrics = {request.output + "/candidate_metrics.jsonl"};
   Json text = ParseJson(JobText(request, job, row.candidate), job_file.path);
@@ -65,13 +72,21 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
     text["schedule"] = std::string("candidate_") + kTunePlan;
   }
   WriteFile(job_file.path, FormatJson(text));
+  run.job = job_file.path;
+  return MeasureStep(run, metrics.path, budget);
+}
+
+// Runs a candidate once. Returns false if the budget is over.
+bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget,
+                TuneRow& row) {
+  const TemporaryFile conf_file = {request.output + "/candidate_conf.json"};
   WriteFile(conf_file.path, WriteConf(row.candidate.conf));
-  TuneRun run = {request.package, job_file.path, conf_file.path, row.candidate.ranks,
-                 row.in_process};
+  TuneRun run = {request.package, "", conf_file.path, row.candidate.ranks, row.in_process};
   run.start = request.start;
-  constexpr double kSeconds = 1;  // length of a measurement, to average out noise
   run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
-  const std::optional<MeasuredStep> step = MeasureStep(run, metrics.path, budget);
+  const std::optional<MeasuredStep> step = request.infers()
+                                               ? PassOfRow(request, budget, row, run)
+                                               : StepOfRow(request, job, budget, row, run);
   if (!step) return false;
   row.steps.push_back(step->seconds);
   row.process_bytes = std::max(row.process_bytes, step->process_bytes);

@@ -13,6 +13,7 @@
 #include "base/process/child.h"
 #include "base/text.h"
 #include "tune/kept.h"
+#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -23,8 +24,9 @@ std::string ProgramBeside(const std::string& name) {
 }
 
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
-                                    const TuneBudget& budget, double* cpu_seconds) {
-  ChildResult result = RunChild(command, budget.Limits());
+                                    const TuneBudget& budget, double* cpu_seconds,
+                                    const std::string& input) {
+  ChildResult result = RunChild(command, budget.Limits(), input);
   if (cpu_seconds) *cpu_seconds = result.cpu_seconds;
   // An interrupt may reach the program before this one.
   if (result.ended || (result.code != 0 && budget.IsOver())) return std::nullopt;
@@ -92,7 +94,9 @@ static std::vector<std::string> RunCommand(const TuneRun& run, const std::string
   std::vector<std::string> words = {ProgramBeside("pipewright-run"), "--color", "never"};
   for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
     words.push_back(word);
-  words.insert(words.end(), {command, run.package, run.job, "--conf", run.conf});
+  words.insert(words.end(), {command, run.package});
+  if (!run.job.empty()) words.push_back(run.job);
+  words.insert(words.end(), {"--conf", run.conf});
   return words;
 }
 
@@ -128,6 +132,54 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
+static std::vector<std::string> InferCommand(const InferRun& run, const std::string& output) {
+  std::vector<std::string> command = RunCommand(run.run, "infer");
+  command.insert(command.end(),
+                 {"--input", run.input, "--microbatches", std::to_string(run.microbatches),
+                  "--threads", std::to_string(run.threads), "-o", output});
+  return command;
+}
+
+std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& budget) {
+  constexpr int kWarmUp = 1;
+  const TemporaryFile output = {run.folder + "/candidate_output.safetensors"},
+                      requests = {run.folder + "/candidate_requests"};
+  std::string lines;
+  for (int i = 0; i < kWarmUp + run.run.steps; ++i) lines += "steps 1\n";
+  WriteFile(requests.path, lines);
+  std::vector<std::string> command = InferCommand(run, output.path);
+  command.push_back("--on-request");
+  const std::optional<std::string> text = OutputOf(command, budget, nullptr, requests.path);
+  if (!text) return std::nullopt;
+  std::vector<double> seconds;
+  int passes = 0;
+  for (const std::string& line : Split(*text, '\n')) {
+    if (!line.starts_with("{") || ++passes <= kWarmUp) continue;
+    // Ranks begin together. Clocks of several hosts may differ.
+    double longest = 0;
+    const Json answer = ParseJson(line, "pipewright-run infer");
+    for (const Json& rank : answer.at("ranks"))
+      longest =
+          std::max(longest, rank.at("ends").back().get<double>() - rank.at("begin").get<double>());
+    seconds.push_back(longest / 1e6);
+  }
+  if (seconds.empty()) throw Error(Join(command, " "), "measured no pass: " + *text);
+  MeasuredStep measured;
+  measured.seconds = Median(seconds);
+  return measured;
+}
+
+std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget) {
+  const TemporaryFile output = {run.folder + "/candidate_output.safetensors"},
+                      report = {run.folder + "/candidate_offload.json"};
+  std::vector<std::string> command = InferCommand(run, output.path);
+  command.insert(command.end(), {"--offload-report", report.path});
+  if (!OutputOf(command, budget)) return std::nullopt;
+  const Json rank = ReadJson(report.path).at("ranks").at(0);
+  const double seconds = rank.contains("seconds") ? rank["seconds"].at("reading").get<double>() : 0;
+  return seconds > 0 ? rank.at("payload").get<double>() / seconds : 0;
+}
+
 std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
                                           double& others) {
   const double busy = BusySeconds();
@@ -140,6 +192,7 @@ std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudge
       command.end(),
       {run.package, "--conf", run.conf, "--microbatch-size", std::to_string(run.microbatch),
        "--threads", std::to_string(run.threads), "--repeat", std::to_string(run.repeat), "--json"});
+  if (!run.input.empty()) command.insert(command.end(), {"--forward-only", "--input", run.input});
   const std::optional<std::string> text = OutputOf(command, budget, &own);
   others = std::max(0.0, (BusySeconds() - busy - own) / std::max(clock.Passed(), 1e-3));
   // What ranks use elsewhere is not known, and neither is what they use here if ssh started them.

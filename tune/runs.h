@@ -37,13 +37,22 @@ std::string ProgramBeside(const std::string& name);
 
 // Runs a command and returns what it printed; none if the budget ended it. If it fails, throws
 // Error with the first line of its own message. `cpu_seconds`, if given, gets the time that it
-// used.
+// used. `input`: a file for the program's stdin.
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
-                                    const TuneBudget& budget, double* cpu_seconds = nullptr);
+                                    const TuneBudget& budget, double* cpu_seconds = nullptr,
+                                    const std::string& input = "/dev/null");
 
 // Returns the figures that `pipewright-run bench --json` prints for a run; none if the budget ended
 // it. Throws Error with the program's message.
 std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget);
+
+// A run of `infer` to measure. The job of `run` is not used, and its steps are passes.
+struct InferRun {
+  TuneRun run;
+  std::string input;
+  int microbatches = 1, threads = 1;
+  std::string folder;  // for the files that the run reads and writes
+};
 
 struct MeasuredStep {
   double seconds = 0;         // the median of the measured steps
@@ -56,8 +65,17 @@ struct MeasuredStep {
 std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& metrics,
                                         const TuneBudget& budget);
 
+// Measures passes, each from a start with all ranks ready to the last output, and not the first of
+// them. None if the budget ended it.
+std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& budget);
+
+// Returns the rate at which one pass of a run reads its weights on disk, in bytes per second; 0 if
+// it takes no time, because they are in the page cache. None if the budget ended it.
+std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget);
+
 struct ProfileRun {
   std::string package, conf;  // the conf places the modules on the ranks
+  std::string input;          // of inference: measure only the forward, with these; empty: training
   int ranks = 1;
   int threads = 1;         // of each rank
   int64_t microbatch = 1;  // samples

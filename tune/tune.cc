@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
+#include "base/files/read_file.h"
 #include "base/shell_word.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -19,6 +20,7 @@
 #include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
 #include "tune/allowed.h"
+#include "tune/input_job.h"
 #include "tune/job_costs.h"
 #include "tune/kept.h"
 #include "tune/machines.h"
@@ -28,6 +30,7 @@
 #include "tune/regroup.h"
 #include "tune/rounds.h"
 #include "tune/runs.h"
+#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -40,7 +43,8 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.manifest = ReadManifest(request.package);
   problem.samples = SamplesOf(job);
   problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
-  problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
+  problem.forward_only = request.infers();
+  if (!request.infers()) problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
@@ -70,8 +74,9 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
   TuneRow row;
   row.as_given = true;
   const Costs costs = CostsOfConf(problem, *profile, run.conf);
-  row.candidate = PredictOrder({problem, *profile, run.conf, costs, run.plan}, job.schedule,
-                               run.plan.recompute);
+  row.candidate =
+      PredictOrder({problem, *profile, run.conf, costs, run.plan},
+                   problem.forward_only ? kForwardOnly : job.schedule, run.plan.recompute);
   if (const ScheduleKind* kind = FindSchedule(job.schedule);
       !job.plan.empty() || (kind && kind->searched))
     row.candidate.plan = run.plan;
@@ -111,7 +116,8 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     rows.push_back(*given);
     rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
-    outcome.notes.push_back("the unmodified job would take " +
+    outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the unmodified job") +
+                            " would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
                             " on a rank, more than --memory");
   }
@@ -137,7 +143,10 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   throw Error("--memory " + request.memory,
               "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                   SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
-                  least.schedule + (least.recompute.empty() ? ", " : " with recomputation, ") +
+                  least.schedule +
+                  (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
+                   : least.recompute.empty()            ? ", "
+                                                        : " with recomputation, ") +
                   Counted(least.microbatches, "microbatch") + ")",
               "give --memory " + std::to_string(static_cast<int64_t>(needs.memory)) + " or more" +
                   (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
@@ -145,35 +154,92 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
                   ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
 }
 
+// Sets the rate of the problem's disk from a pass of one rank with all weights on it.
+void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
+                     const TuneBudget& budget, TuneProblem& problem,
+                     std::vector<std::string>& notes) {
+  const KeptMeasurements kept = KeptFor(request, problem.manifest);
+  const std::string name = KeptPrefix(request) + "disk";
+  std::optional<Json> rate = ReadKept(kept, name, 1);
+  try {
+    if (!rate && !budget.IsOver()) {
+      Say(request, "disk: one pass with all weights on it");
+      const TemporaryFile file = {request.output + "/disk_conf.json"};
+      const int modules = static_cast<int>(problem.manifest.modules.size());
+      Conf conf = GroupModules(modules, modules);
+      for (int m = 0; m < modules; ++m) {
+        conf.stage_to_ranks[static_cast<size_t>(m)] = {0};
+        conf.offloaded_stages.push_back(m);
+      }
+      WriteFile(file.path, WriteConf(conf));
+      const TuneRun run = {request.package,           "", file.path,    1,
+                           RunsInProcess(request, 1), 1,  request.start};
+      const auto count = static_cast<int>((problem.samples + *sizes.begin() - 1) / *sizes.begin());
+      if (const auto found = MeasureDisk({run, request.input, count, 1, request.output}, budget)) {
+        rate = *found;
+        WriteKept(kept, name, 1, *rate);
+      }
+    }
+  } catch (const Error& error) {
+    notes.push_back("the disk is not measured: " + std::string(error.what()));
+  }
+  if (!rate)
+    notes.push_back("predictions are without the time to read weights from disk");
+  else if (rate->get<double>() > 0)
+    problem.disk = rate->get<double>();
+}
+
+// Returns the job of a request for inference, and adds its sizes of microbatches.
+Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
+                 std::set<int64_t>& sizes, std::vector<std::string>& notes) {
+  const Manifest manifest = ReadManifest(request.package);
+  sizes = SizesOfInput(request, manifest, written, notes);
+  Job job = JobOfInput(request, manifest, sizes);
+  const int ranks = CountRanks(OwnRun(request, job, manifest).conf);
+  job.threads = std::max(1, CoresHere() / RanksOnOneHost(request.start.hosts, ranks));
+  return job;
+}
+
 }  // namespace
 
 TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
   const InterruptsEndBudgets interrupts;
   const TuneBudget budget(request.budget);
-  const Job job = ReadJob(request.job);
+  TuneOutcome outcome;
+  std::set<int64_t> sizes;
+  if (request.infers()) CreateFolders(request.output);
+  const Job job = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
+                                   : ReadJob(request.job);
   if (!job.device.empty() && job.device != "cpu")
     throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
                 "leave it out to tune for CPUs");
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
-  read.push_back(request.job);
+  read.push_back(job.path);
   if (!job.plan.empty()) read.push_back(job.plan);
-  OutputTexts files = {{"conf.json", ""}, {"job.json", ""}, {kPage, ""}, {kTunePlan, ""}};
+  OutputTexts files = {{"conf.json", ""}, {kPage, ""}};
+  if (!request.infers()) files["job.json"] = files[kTunePlan] = "";
   CheckMpirun(request);
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
   CreateFolders(request.output);
 
-  TuneOutcome outcome;
-  LimitCandidates(request, written, job, problem, outcome.notes);
-  const std::set<int64_t> sizes =
-      MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
+  if (request.infers()) {
+    problem.recompute = problem.searched = false;
+    problem.replicas = written.empty();
+  } else {
+    LimitCandidates(request, written, job, problem, outcome.notes);
+    sizes = MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
+  }
   const RunPlan own = OwnRun(request, job, problem.manifest);
   // Rounds after the profiles need as much time.
   const TuneBudget for_profiles =
       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
   MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
                   outcome.notes);
-  MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
+  if (!request.infers())
+    MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
+  else if (!request.memory.empty())
+    MeasureDiskRate(request, sizes, for_profiles, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome.found);
@@ -190,7 +256,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   const TuneCandidate& winner = outcome.rows.front().candidate;
   files["conf.json"] =
       WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
-  files["job.json"] = JobText(request, job, winner);
+  if (!request.infers()) files["job.json"] = JobText(request, job, winner);
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.help = WhatHelps(problem, winner);
@@ -210,9 +276,15 @@ std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome) {
   for (const std::string& word :
        StartOptions(request.start, winner.candidate.ranks, winner.in_process))
     words.push_back(word);
-  words.insert(words.end(),
-               {"train", request.cut_package.empty() ? request.package : request.cut_package,
-                request.output + "/job.json", "--conf", request.output + "/conf.json"});
+  const std::string package = request.cut_package.empty() ? request.package : request.cut_package,
+                    conf = request.output + "/conf.json";
+  if (request.infers())
+    words.insert(words.end(), {"infer", package, "--conf", conf, "--microbatches",
+                               std::to_string(winner.candidate.microbatches), "--threads",
+                               std::to_string(winner.candidate.threads), "--input", request.input,
+                               "-o", "out.safetensors"});
+  else
+    words.insert(words.end(), {"train", package, request.output + "/job.json", "--conf", conf});
   for (std::string& word : words) word = ShellWord(word);
   return Join(words, " ");
 }

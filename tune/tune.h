@@ -8,8 +8,9 @@
 
 namespace pipewright {
 
-// Measures, searches and writes the output folder: conf.json, job.json and report.json. `written`:
-// the buffers that the package's forward writes. Throws Error if nothing fits or nothing runs.
+// Measures, searches and writes the output folder: conf.json, job.json and report.json; for
+// inference no job.json. `written`: the buffers that the package's forward writes. Throws Error if
+// nothing fits or nothing runs.
 TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written);
 
 // Returns the line that starts the winner.

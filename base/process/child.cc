@@ -19,9 +19,10 @@ namespace pipewright {
 
 namespace {
 
-[[noreturn]] void Exec(const std::vector<std::string>& command, int out, int err) {
+[[noreturn]] void Exec(const std::vector<std::string>& command, const std::string& input, int out,
+                       int err) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+  dup2(open(input.c_str(), O_RDONLY), STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   std::vector<char*> words;
@@ -69,13 +70,14 @@ void ReadBoth(int out, int err, int pid, const ChildLimits& limits, ChildResult&
 
 }  // namespace
 
-ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits& limits) {
+ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits& limits,
+                     const std::string& input) {
   int out[2], err[2];
   if (pipe2(out, O_CLOEXEC) != 0) throw Error(command[0], strerror(errno));
   if (pipe2(err, O_CLOEXEC) != 0) throw Error(command[0], strerror(errno));
   const int pid = fork();
   if (pid < 0) throw Error(command[0], strerror(errno));
-  if (pid == 0) Exec(command, out[1], err[1]);
+  if (pid == 0) Exec(command, input, out[1], err[1]);
   close(out[1]);
   close(err[1]);
   ChildResult result;

@@ -21,7 +21,9 @@ struct ChildLimits {
 };
 
 // Runs `command`: the program, found in PATH unless it has a slash, and its arguments. Its stdin is
-// empty. It gets SIGTERM if this process dies first. Throws Error if no process can be created.
-ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits& limits = {});
+// the file `input`. It gets SIGTERM if this process dies first. Throws Error if no process can be
+// created.
+ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits& limits = {},
+                     const std::string& input = "/dev/null");
 
 }  // namespace pipewright

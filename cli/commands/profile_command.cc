@@ -218,11 +218,16 @@ void AddProfileCommand(CLI::App& app) {
       ->default_str("auto");
   app.add_flag("--share-devices", r.measure.share_devices,
                "let several ranks of a host compute on one device");
-  app.add_flag("--fine", r.measure.fine,
-               "measure separately each submodule that the code of a module names");
+  auto* fine = app.add_flag("--fine", r.measure.fine,
+                            "measure separately each submodule that the code of a module names");
+  auto* forward = app.add_flag("--forward-only", r.measure.forward_only,
+                               "measure only the forward, as infer computes it, with the weights "
+                               "of one module in memory at a time")
+                      ->excludes(fine);
   AddRanks(app, r);
   app.add_option("--from-trace", r.trace,
-                 "take the times from the trace of a run instead of measuring");
+                 "take the times from the trace of a run instead of measuring")
+      ->excludes(forward);
   app.add_option("--base", r.base,
                  "with --from-trace: profile that gives the sizes, and each module's share of its "
                  "stage's time (default: PACKAGE/profile.json)");

@@ -1,4 +1,4 @@
-// pipewright tune PACKAGE JOB --ranks N -o FOLDER
+// pipewright tune PACKAGE JOB --ranks N -o FOLDER, or --input FILE instead of JOB
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
@@ -51,14 +51,22 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   return outcome;
 }
 
-// A job of inference would fail later, for the first key that it lacks.
-static void RefuseInference(const TuneRequest& request) {
+// Throws Error unless there is a job of training, or an input of inference and a package. A job
+// without training would fail later, for the first key that it lacks.
+static void CheckTask(const TuneRequest& request) {
+  if (request.job.empty() && request.input.empty())
+    throw UsageError("tune", "has neither a job nor --input",
+                     "give it a job for training, or --input FILE for inference");
+  if (request.infers() && std::filesystem::is_regular_file(request.package))
+    throw Error(request.package, "is a model file, and tune takes packages for inference",
+                "compile it first, with more modules than ranks: pipewright compile MODEL "
+                "--split equal:N -o PACKAGE");
+  if (request.infers()) return;
   const Json job = ReadJson(request.job);
   if (!job.is_object() || job.contains("loss") || job.contains("optimizer")) return;
-  throw Error(request.job, "has neither \"loss\" nor \"optimizer\", and tune is for training",
-              "for inference, fit the package into the memory of its ranks, with weights on disk "
-              "where that is needed, with pipewright place PACKAGE --max-memory 0=SIZE,1=SIZE "
-              "--conf FILE, and run it with pipewright-run -n RANKS infer PACKAGE --conf FILE");
+  throw Error(request.job, "has neither \"loss\" nor \"optimizer\", and a job is for training",
+              "for inference, give the inputs instead of a job: pipewright tune PACKAGE --input "
+              "FILE --ranks N -o FOLDER");
 }
 
 // Removes a folder at the end if it is still empty.
@@ -81,7 +89,7 @@ static void TuneAndShow(TuneRequest& request, bool json) {
                                " processes, and each would tune into " + request.output,
                      "start it without mpirun: it starts the ranks of its runs itself, on other "
                      "hosts with --hosts or --mpirun");
-  RefuseInference(request);
+  CheckTask(request);
   const NoEmptyFolder after = {request.output};
   CreateFolders(request.output);
   OwnerLock lock(OwnerLock::FileFor(request.output, true));
@@ -101,7 +109,8 @@ static void TuneAndShow(TuneRequest& request, bool json) {
       break;
     }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
-  std::cout << "written to " << request.output << ": conf.json, job.json, report.json, report.html"
+  std::cout << "written to " << request.output << ": conf.json, "
+            << (request.infers() ? "" : "job.json, ") << "report.json, report.html"
             << (is_model ? ", model.pkg" : "") << "\nto start it:\n    "
             << StartLine(request, outcome) << "\n";
 }
@@ -112,7 +121,11 @@ void AddTuneCommand(CLI::App& app) {
   app.add_option("package", r.package,
                  "folder that `pipewright compile` wrote, or a model file (.pt2, .pt) to cut anew")
       ->required();
-  app.add_option("job", r.job, "job file: data, loss, optimizer, samples per step")->required();
+  auto* job = app.add_option("job", r.job, "job file: data, loss, optimizer, samples per step");
+  auto* input = app.add_option("--input", r.input,
+                               "for inference instead of a job: safetensors file with a tensor for "
+                               "each input, whose rows are the samples")
+                    ->excludes(job);
   app.add_option("--ranks", r.ranks, "maximum number of ranks")
       ->required()
       ->check(AtLeast(1, 1 << 16));
@@ -120,10 +133,12 @@ void AddTuneCommand(CLI::App& app) {
                  "memory limit for the tensors of each rank: bytes, or a size such as 8GiB");
   auto* exact = app.add_flag("--exact", r.exact,
                              "keep the microbatches and the order in which their gradients are "
-                             "added, so that results stay bitwise identical");
+                             "added, so that results stay bitwise identical")
+                    ->excludes(input);
   app.add_flag("--change-microbatch", r.change_microbatch,
                "change the microbatches even if results depend on their size")
-      ->excludes(exact);
+      ->excludes(exact)
+      ->excludes(input);
   app.add_option("--candidates", r.candidates, "number of candidates to measure (default: 5)")
       ->check(AtLeast(1, 1000));
   app.add_option("--rounds", r.rounds, "measurements of each candidate (default: 3)")
@@ -139,6 +154,7 @@ void AddTuneCommand(CLI::App& app) {
       "--machines", r.machines,
       "file that describes other machines (speed, memory and links of devices): estimates "
       "for them, without running candidates");
+  machines->excludes(input);
   app.add_flag("--no-measure", r.no_measure, "choose by predictions alone");
   auto* threads = app.add_flag("--in-process", r.in_process,
                                "measure with ranks as threads of one process, without mpirun");

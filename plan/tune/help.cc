@@ -39,6 +39,12 @@ double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate,
       .step;
 }
 
+// Returns the step with a disk `factor` times as fast.
+double StepWithDisk(TuneProblem problem, const TuneCandidate& candidate, double factor) {
+  problem.disk *= factor;
+  return StepWithLinks(problem, candidate, 1);
+}
+
 double WorkOf(const ProfileNode& node) {
   return node.forward.median +
          std::min(node.backward.median, node.input_gradient.median + node.weight_gradient.median);
@@ -108,6 +114,9 @@ TuneProblem CutModule(const TuneProblem& problem, int module) {
 std::string WhatBinds(const TuneProblem& problem, const TuneCandidate& candidate) {
   constexpr double kClearly = 0.05;  // of the step
   if (candidate.busy >= (1 - kClearly) * candidate.step) return "compute";
+  if (!candidate.conf.offloaded_stages.empty() &&
+      StepWithDisk(problem, candidate, 1e9) <= (1 - kClearly) * candidate.step)
+    return "disk";
   if (StepWithLinks(problem, candidate, 1e9) <= (1 - kClearly) * candidate.step) return "links";
   return candidate.recompute.empty() ? "order" : "memory";
 }
@@ -116,6 +125,8 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
   std::vector<TuneHelp> help;
   if (candidate.ranks > 1)
     help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
+  if (!candidate.conf.offloaded_stages.empty())
+    help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
   const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
   const auto slowest = std::max_element(
       nodes.begin(), nodes.end(),

@@ -9,8 +9,8 @@
 namespace pipewright {
 
 // Returns what binds: "compute" if the busiest rank hardly waits, "links" if free links would make
-// the step clearly shorter, "memory" if stages recompute, and otherwise "order": ranks wait for
-// each other.
+// the step clearly shorter, "disk" if a free disk would, "memory" if stages recompute, and
+// otherwise "order": ranks wait for each other.
 std::string WhatBinds(const TuneProblem& problem, const TuneCandidate& candidate);
 
 struct TuneHelp {
@@ -18,8 +18,9 @@ struct TuneHelp {
   double step = 0;     // predicted seconds with it
 };
 
-// Returns the predicted effect of links twice as fast, of a finer cut around the slowest module
-// (into two equal halves) and, under a limit, of memory without one. The best step comes first.
+// Returns the predicted effect of links and of a disk twice as fast, of a finer cut around the
+// slowest module (into two equal halves) and, under a limit, of memory without one. The best step
+// comes first.
 std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate);
 
 // Returns the problem with a module, and its part of every profile, cut into two equal halves.

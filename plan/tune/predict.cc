@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "plan/actions.h"
 #include "plan/lowering/lower.h"
@@ -9,6 +10,7 @@
 #include "plan/schedules/schedule.h"
 #include "plan/simulate/measure.h"
 #include "plan/simulate/simulate.h"
+#include "plan/tune/forward_only.h"
 
 namespace pipewright {
 
@@ -80,18 +82,23 @@ TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
   options.recompute = Flags(recompute, prospect.conf.stage_to_ranks.size());
   const Figures figures =
       Measure(plan, prospect.costs, Simulate(plan, prospect.costs, options), options);
-  candidate.step = (figures.makespan + ExchangeTime(prospect.conf, prospect.costs)) / kMicroseconds;
+  const bool forward_only = prospect.problem.forward_only;
+  const double exchange = forward_only ? 0 : ExchangeTime(prospect.conf, prospect.costs);
+  candidate.step = (figures.makespan + exchange) / kMicroseconds;
   for (const RankFigures& rank : figures.ranks) {
     candidate.peak_bytes.push_back(rank.peak_bytes);
     candidate.bubble = std::max(candidate.bubble, rank.bubble_rate(figures.makespan));
     candidate.busy = std::max(candidate.busy, rank.busy / kMicroseconds);
   }
+  if (forward_only) AddForwardMemory(prospect, plan, candidate.peak_bytes);
   return candidate;
 }
 
 Plan Lowered(const Prospect& prospect) {
   if (HasTransfers(prospect.order)) return prospect.order;
-  return Lower(prospect.order, MakeStageGraph(prospect.problem.manifest, prospect.conf));
+  Plan plan = Lower(prospect.order, MakeStageGraph(prospect.problem.manifest, prospect.conf));
+  if (prospect.problem.forward_only) InsertForwardLoads(prospect.conf, prospect.costs, plan);
+  return plan;
 }
 
 // Returns the stage of `rank` that frees most bytes for its time if it recomputes, too; -1 if none
@@ -144,10 +151,16 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   for (StageCosts& stage : costs.stages)
     stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
   if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);
+  std::set<int> readers;
+  for (int stage : conf.offloaded_stages)
+    for (int rank : conf.stage_to_ranks[static_cast<size_t>(stage)]) readers.insert(rank);
+  costs.disk.bandwidth =
+      problem.disk / kMicroseconds / std::max(1.0, static_cast<double>(readers.size()));
   return costs;
 }
 
 Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches) {
+  if (schedule == kForwardOnly) return ForwardOrder(conf, ranks, microbatches);
   ScheduleOptions options;
   options.of_run = true;
   return MakeSchedule(schedule, ranks, static_cast<int>(conf.stage_to_ranks.size()), microbatches,

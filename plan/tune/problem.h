@@ -1,6 +1,7 @@
 // The problem of tuning: in which ways a package can run, at which costs. And one such way.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "plan/tune/stage_order.h"
 
 namespace pipewright {
+
+// The name of the schedule in which stages compute only forwards, as soon as they can.
+inline constexpr char kForwardOnly[] = "forward";
 
 // A profile of the package's modules, measured while `ranks` ranks ran at the same time.
 struct TuneProfile {
@@ -49,6 +53,10 @@ struct TuneProblem {
   bool replicas = true;             // allow schedules that run a stage on several ranks
   bool searched = true;             // search for orders (zb-auto), too
   std::optional<StageOrder> order;  // only schedules whose stages all have this order
+  // Passes of inference instead of steps: kForwardOnly is the only schedule, and where the weights
+  // of a rank do not fit, some of its modules are on disk, as stages of their own.
+  bool forward_only = false;
+  double disk = std::numeric_limits<double>::infinity();  // bytes per second; ranks share it
   // At most this many of the best may have the same ranks, threads and microbatches: they differ
   // less than predictions err.
   size_t alike = 1 << 30;

@@ -9,6 +9,7 @@
 #include "plan/schedules/table.h"
 #include "plan/search/zb_auto.h"
 #include "plan/tune/cuts.h"
+#include "plan/tune/forward_only.h"
 #include "plan/tune/predict.h"
 
 namespace pipewright {
@@ -35,6 +36,8 @@ bool HasReplicas(const StagePlacement& placement) {
 
 bool IsChoice(const TuneProblem& problem, const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
+  // Without backward, schedules do not differ.
+  if (problem.forward_only) return kind.name == std::string(kForwardSchedule);
   // A single rank never waits, so one schedule is enough.
   if (ranks == 1) return kind.name == std::string(kDefaultSchedule);
   try {
@@ -95,7 +98,7 @@ std::vector<Choice> AllChoices(const TuneProblem& problem) {
       if (!problem.replicas || kind.shape != ScheduleShape::kAny || kind.stages_per_rank > 1)
         continue;
       for (int stages : ReplicatedStages(profile.ranks, modules))
-        if (stages > 1 || kind.name == std::string(kDefaultSchedule))
+        if (stages > 1 || problem.forward_only || kind.name == std::string(kDefaultSchedule))
           add(kind, {&profile, stages, profile.ranks, false});
     }
   std::stable_sort(choices.begin(), choices.end(),
@@ -159,7 +162,8 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
   if (IsPruned(result, choice.cut.profile->ranks, choice.bound, keep)) return void(++result.pruned);
-  if (!result.best.empty() && IsTooLarge(problem, *choice.cut.profile)) return void(++result.over);
+  if (!result.best.empty() && !problem.forward_only && IsTooLarge(problem, *choice.cut.profile))
+    return void(++result.over);
   std::optional<Conf> conf;
   try {
     conf = ConfOf(choice, cuts);
@@ -172,16 +176,19 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   const Costs costs = CostsOfConf(problem, profile, *conf);
   const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
   if (IsPruned(result, profile.ranks, bound, keep)) return void(++result.pruned);
+  const std::string schedule = problem.forward_only ? kForwardOnly : choice.kind->name;
   Plan order;
   try {
-    order = OrderOfSchedule(*conf, choice.kind->name, profile.ranks, microbatches);
+    order = OrderOfSchedule(*conf, schedule, profile.ranks, microbatches);
   } catch (const Error&) {
     return void(++result.unfit);
   }
   if (problem.order && OrderOfStages(order) != problem.order) return void(++result.unfit);
   ++result.simulated;
-  TuneCandidate candidate =
-      PredictWithin({problem, profile, *conf, costs, order}, choice.kind->name);
+  TuneCandidate candidate = PredictWithin({problem, profile, *conf, costs, order}, schedule);
+  if (problem.forward_only && !Fits(problem, candidate) && !HasReplicas(conf->stage_to_ranks))
+    candidate = Predict(problem, profile, WithWeightsOnDisk(problem, profile, *conf, microbatches),
+                        schedule, microbatches, {});
   candidate.bound = bound;
   Keep(problem, candidate, keep, result);
 }

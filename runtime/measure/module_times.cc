@@ -186,8 +186,7 @@ void MeasureBytes(const LoadedModule& module, const std::vector<c10::IValue>& in
   const int64_t before = meter.live() - given.HeldBytes();
   meter.ResetPeak();
   Kept kept;
-  std::vector<c10::IValue> outputs =
-      ForwardIsland(module, std::move(copies), wishes.inputs, &kept);
+  std::vector<c10::IValue> outputs = ForwardIsland(module, std::move(copies), wishes.inputs, &kept);
   copies.clear();
   const Places made(outputs);
   outputs.clear();
@@ -218,6 +217,27 @@ void MeasureBytes(const LoadedModule& module, const std::vector<c10::IValue>& in
 }
 
 }  // namespace
+
+Timing TimeForwards(const LoadedModule& module, const std::vector<c10::IValue>& inputs, int warm_up,
+                    int repeat, c10::Device device) {
+  DeviceClock clock(device);
+  clock.Begin();
+  std::vector<double> seconds;
+  std::vector<std::pair<int, int>> marks;
+  for (int i = -warm_up; i < repeat; ++i) {
+    const double start = Now();
+    const int begin = clock.Mark();
+    ForwardIsland(module, inputs, {}, nullptr);
+    const int end = clock.Mark();
+    if (i < 0) continue;
+    if (begin < 0)
+      seconds.push_back(Now() - start);
+    else
+      marks.emplace_back(begin, end);
+  }
+  for (const auto& [begin, end] : marks) seconds.push_back(clock.Moment(end) - clock.Moment(begin));
+  return TimingOf(std::move(seconds));
+}
 
 ModuleTimer::ModuleTimer(c10::Device device) : device_(device), clock_(device) {}
 ModuleTimer::~ModuleTimer() = default;

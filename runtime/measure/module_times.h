@@ -35,6 +35,10 @@ struct ModuleTimes {
   bool lists = false;                // F, I, W and B ran as recorded lists, not by autograd
 };
 
+// Returns the times of a forward as in a run without backward, after `warm_up` that do not count.
+Timing TimeForwards(const LoadedModule& module, const std::vector<c10::IValue>& inputs, int warm_up,
+                    int repeat, c10::Device device);
+
 // Measures modules together, in rounds of a few microbatches: all forward, then all backward, as a
 // rank runs them, with the sums of the weights' gradients. A round's time is the mean of its
 // microbatches, since a step takes all of them together. The modules must outlive it; their buffers

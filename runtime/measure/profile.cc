@@ -13,16 +13,19 @@
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/profile/merge.h"
+#include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
 #include "runtime/links/nccl_transport.h"
 #include "runtime/measure/links.h"
+#include "runtime/measure/memory_meter.h"
 #include "runtime/measure/module_parts.h"
 #include "runtime/measure/module_times.h"
 #include "runtime/measure/samples.h"
 #include "runtime/module/messages.h"
 #include "runtime/rank_device.h"
 #include "runtime/recorded/choose_body.h"
+#include "runtime/stage/island.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
@@ -142,6 +145,7 @@ class Profiler {
         device_(devices_[static_cast<size_t>(transport.rank())]),
         timer_(device_) {
     at::set_num_threads(options.threads);
+    if (options.forward_only) UseMatMul(MatMul::kAuto, "--forward-only");
     rank_of_.assign(manifest_.modules.size(), 0);
     if (transport.size() > 1) PlaceModules();
   }
@@ -163,7 +167,10 @@ class Profiler {
       if (rank_of_[m] == transport_.rank()) mine[m] = MeasureOne(static_cast<int>(m), values);
       Exchange(static_cast<int>(m), values);
     }
-    MeasureTimes(mine);
+    if (options_.forward_only)
+      MeasureForwards(mine);
+    else
+      MeasureTimes(mine);
     for (size_t m = 0; m < mine.size(); ++m) {
       // Only the owner of a module has measured it.
       bool own = rank_of_[m] == transport_.rank();
@@ -260,6 +267,46 @@ class Profiler {
     }
   }
 
+  // Loads, measures and frees one module of each rank after the other, on all ranks at once.
+  // Repeats noisy measurements.
+  void MeasureForwards(std::vector<Profile>& mine) {
+    const auto most = static_cast<size_t>(Longest(static_cast<double>(forwards_.size())));
+    for (size_t i = 0; i < most; ++i) {
+      std::optional<LoadedModule> module;
+      if (i < forwards_.size()) module = LoadForward(forwards_[i].first);
+      transport_.AllGather("");
+      if (!module) continue;
+      const auto& [index, inputs] = forwards_[i];
+      ProfileTime& time = mine[static_cast<size_t>(index)].nodes[0].forward;
+      for (int times = 1; times <= kMostTimes; ++times) {
+        time = TimeOf(TimeForwards(*module, inputs, std::max(options_.warm_up, 1),
+                                   options_.repeat * times, device_));
+        if (!IsNoisy(time.median, time.spread)) break;
+      }
+      forwards_[i].second.clear();
+    }
+  }
+
+  LoadedModule LoadForward(int index) {
+    LoadedModule module = LoadModuleWith(options_.package, manifest_, index,
+                                         {.source = WeightSource::kFile, .device = device_});
+    SetTraining(module, false);
+    return module;
+  }
+
+  // Runs a module once. Its times are measured when all ranks have their inputs.
+  ModuleTimes RunForward(const LoadedModule& module, const std::vector<c10::IValue>& inputs) {
+    ModuleTimes times;
+    MemoryMeter meter;
+    meter.Show(device_);
+    times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+    times.forward_only_bytes = times.peak_bytes = meter.peak();
+    times.held_inputs = times.held_inputs_for_weights = std::vector<bool>(inputs.size(), false);
+    times.held_outputs = std::vector<bool>(times.outputs.size(), false);
+    forwards_.emplace_back(module.index, inputs);
+    return times;
+  }
+
   void WarnOfNoise(const Profile& profile) const {
     std::vector<std::string> noisy;
     for (const ProfileNode& node : profile.nodes)
@@ -282,17 +329,21 @@ class Profiler {
 
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
-    LoadedModule& module = modules_.emplace_back(LoadModuleWith(
-        options_.package, manifest_, index, {.source = WeightSource::kFile, .device = device_}));
-    UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto),
-            device_.is_cpu() ? "" : "runs on " + device_.str());
+    LoadedModule& module = modules_.emplace_back(
+        options_.forward_only ? LoadForward(index)
+                              : LoadModuleWith(options_.package, manifest_, index,
+                                               {.source = WeightSource::kFile, .device = device_}));
+    if (!options_.forward_only)
+      UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto),
+              device_.is_cpu() ? "" : "runs on " + device_.str());
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
     std::vector<bool> wanted;
     for (int id : info.inputs) {
       inputs.push_back(values.at(id));
       const ValueInfo& value = manifest_.values[id];
-      wanted.push_back(value.gradient && value.producer >= 0 && inputs.back().isTensor());
+      wanted.push_back(!options_.forward_only && value.gradient && value.producer >= 0 &&
+                       inputs.back().isTensor());
       profile.values.push_back({value.name, -1, {}, BytesOf(inputs.back()), wanted.back()});
     }
     ModuleParts& parts = parts_.emplace_back();
@@ -306,17 +357,21 @@ class Profiler {
                   std::string("cannot be measured\n") + e.what());
     }
     for (size_t i = 0; i < info.outputs.size(); ++i) values[info.outputs[i]] = outputs[i];
+    if (options_.forward_only) modules_.clear();
     return profile;
   }
 
   std::vector<c10::IValue> MeasureWhole(LoadedModule& module,
                                         const std::vector<c10::IValue>& inputs, Profile& profile) {
     const ModuleInfo& info = manifest_.modules[module.index];
-    ModuleTimes measured = timer_.Add(module, manifest_, inputs);
-    measured_.emplace_back(static_cast<size_t>(module.index), 0);
+    const bool forward_only = options_.forward_only;
+    ModuleTimes measured =
+        forward_only ? RunForward(module, inputs) : timer_.Add(module, manifest_, inputs);
+    if (!forward_only) measured_.emplace_back(static_cast<size_t>(module.index), 0);
     std::vector<size_t> held(info.held.size());
     for (size_t w = 0; w < held.size(); ++w) held[w] = w;
     ProfileNode node = NodeOf(measured, info, held, module, inputs);
+    if (forward_only) node.trained = 0;  // there are no gradients
     node.name = info.name;
     node.description = Join(info.covers, ", ");
     node.rank = transport_.rank();
@@ -328,7 +383,11 @@ class Profiler {
     for (ProfileValue& value : profile.values) value.consumers = {0};
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       const ValueInfo& value = manifest_.values[info.outputs[i]];
-      profile.values.push_back({value.name, 0, {}, BytesOf(measured.outputs[i]), value.gradient,
+      profile.values.push_back({value.name,
+                                0,
+                                {},
+                                BytesOf(measured.outputs[i]),
+                                value.gradient && !forward_only,
                                 measured.held_outputs[i]});
     }
     return measured.outputs;
@@ -374,9 +433,12 @@ class Profiler {
         known[id] = measured.outputs[o];
         gradient[id] = measured.gradients[o];
         entry[id] = static_cast<int>(profile.values.size());
-        profile.values.push_back(
-            {info.name + "/" + std::to_string(id), here, {}, BytesOf(known[id]), gradient[id],
-             measured.held_outputs[o]});
+        profile.values.push_back({info.name + "/" + std::to_string(id),
+                                  here,
+                                  {},
+                                  BytesOf(known[id]),
+                                  gradient[id],
+                                  measured.held_outputs[o]});
       }
     }
     std::vector<c10::IValue> outputs;
@@ -424,6 +486,7 @@ class Profiler {
   std::deque<ModuleParts> parts_;
   ModuleTimer timer_;
   std::vector<std::pair<size_t, size_t>> measured_;
+  std::vector<std::pair<int, std::vector<c10::IValue>>> forwards_;  // own modules and their inputs
 };
 
 }  // namespace

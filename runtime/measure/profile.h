@@ -16,6 +16,9 @@ struct ProfileOptions {
   int repeat = 20, warm_up = 3;
   int threads = 1;
   bool fine = false;  // measure submodules of a module separately
+  // Measure only the forward of each module, as `infer` computes it, with the weights of one module
+  // in memory at a time. Other times and the bytes for a backward are 0.
+  bool forward_only = false;
   std::string device;  // of every rank, as in SessionOptions; empty: cpu
   DeviceLinks links = DeviceLinks::kAuto;
   bool share_devices = false;

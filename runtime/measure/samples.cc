@@ -82,14 +82,15 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
     bool rows = value.kind == ValueKind::kTensor && tensor.dim() > 0 &&
                 (open || (!value.shape.empty() && (value.shape[0] == batch || batch.empty())));
     if (rows && wanted > 0 && tensor.size(0) > 0 && tensor.size(0) != wanted) {
-      if (!open && batch.empty() && !fitted)
+      // A file may have the rows of several microbatches of a fixed size.
+      const bool cut = open || !batch.empty() || value.shape[0] == std::to_string(wanted);
+      if (!cut && !fitted)
         throw Error("--microbatch-size " + std::to_string(wanted),
-                    "the model was exported for " + std::to_string(tensor.size(0)) +
-                        " samples at once (input \"" + value.name + "\")",
-                    "--microbatch-size " + std::to_string(tensor.size(0)) +
+                    "the model was exported for " + value.shape[0] + " samples at once (input \"" +
+                        value.name + "\")",
+                    "--microbatch-size " + value.shape[0] +
                         ", or export it with a dynamic first dimension");
-      if (open || !batch.empty())
-        tensor = tensor.index_select(0, at::arange(wanted).remainder(tensor.size(0)));
+      if (cut) tensor = tensor.index_select(0, at::arange(wanted).remainder(tensor.size(0)));
     }
     fitted = fitted || rows;
     if (rows && microbatch == 0) microbatch = tensor.size(0);

@@ -1,15 +1,19 @@
 """Tunes a package for a job: the result trains the same samples, and refusals say why."""
 import fcntl
 import json
+import os
 import pathlib
+import shlex
 import shutil
 import signal
+import statistics
 import subprocess
+import sys
 import unittest
 
 from safetensors.torch import load_file, save_file
 
-from support import (BUILD, LENGTH, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright,
+from support import (BUILD, ENVIRONMENT, RUN, SGD, Case, Statistics, call, export, export_gpt, gpt, pipe_split, pipewright,
                      run_ranks, token_job, torch)
 
 
@@ -322,18 +326,12 @@ class Tune(Case):
     def test_a_job_of_inference(self):
         refused = self.tune("inference", loss=None, optimizer=None)
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn('has neither "loss" nor "optimizer", and tune is for training', refused.out)
-        self.assertIn("pipewright place PACKAGE --max-memory", refused.out)
+        self.assertIn('has neither "loss" nor "optimizer", and a job is for training', refused.out)
+        self.assertIn("pipewright tune PACKAGE --input FILE --ranks N -o FOLDER", refused.out)
         self.assertFalse(self.path("inference").exists())
         half = self.tune("inference", loss=None)
         self.assertEqual(half.code, 1, half.out)
-        self.assertNotIn("pipewright place", half.out)
-        half = sum(path.stat().st_size for path in (pathlib.Path(self.package) / "weights").iterdir()) // 2
-        self.succeed(pipewright("place", self.package, "--max-memory", f"0={half}", "--conf", self.path("placed.json")))
-        self.assertTrue(json.loads(self.path("placed.json").read_text())["offload"]["stages"])
-        save_file({"tokens": torch.zeros(2, LENGTH, dtype=torch.int64)}, self.path("in.safetensors"))
-        self.succeed(run_ranks(1, "infer", self.package, "--conf", self.path("placed.json"), "--input",
-                               self.path("in.safetensors"), "-o", self.path("out.safetensors"), mpi=False))
+        self.assertNotIn("--input", half.out)
 
     def test_two_at_once(self):
         folder = self.path("busy")
@@ -375,6 +373,154 @@ class Tune(Case):
         self.assertIn("kept/conf.json", refused.out)
         self.assertEqual(self.path("kept/conf.json").read_text(), "mine")
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
+
+
+class TuneInference(Case):
+    """Tunes inference of a chain of layers, each of SIZE bytes of weights."""
+    LAYERS, WIDTH, ROWS = 8, 1536, 12
+    SIZE = 4 * WIDTH * (WIDTH + 1)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(0)
+        layers = [torch.nn.Sequential(torch.nn.Linear(cls.WIDTH, cls.WIDTH), torch.nn.Tanh()) for _ in range(cls.LAYERS)]
+        batch = torch.export.Dim("batch", min=1, max=4096)
+        torch.export.save(torch.export.export(torch.nn.Sequential(*layers), (torch.rand(2, cls.WIDTH),), strict=False,
+                                              dynamic_shapes=({0: batch},)), cls.folder / "chain.pt2")
+        cls.package = cls.compile("chain.pt2", "chain.pkg", "--split", "children", "--ranks", "2")
+        cls.input = cls.folder / "in.safetensors"
+        save_file({"input": torch.rand(cls.ROWS, cls.WIDTH)}, cls.input)
+        plain = run_ranks(1, "infer", cls.package, "--conf", cls.one(), "--input", cls.input, "-o",
+                          cls.folder / "plain.safetensors", mpi=False)
+        assert plain.code == 0, plain.out
+        cls.plain = load_file(cls.folder / "plain.safetensors")
+
+    @classmethod
+    def one(cls):
+        path = cls.folder / "one.json"
+        path.write_text(json.dumps({"module_to_stage_map": [0] * cls.LAYERS, "stage_to_rank_map": {"0": [0]}}))
+        return path
+
+    def tune(self, folder, *options, ranks=2):
+        return pipewright("tune", self.package, "--input", self.input, "--ranks", ranks, "-o", self.path(folder),
+                          "--repeat", 1, *options)
+
+    def report(self, folder):
+        return json.loads(self.path(f"{folder}/report.json").read_text())
+
+    def run_tuned(self, folder):
+        """Runs the printed line, and returns the outputs."""
+        words = shlex.split(self.report(folder)["start"])
+        self.assertEqual((words[0], words[-1]), ("pipewright-run", "out.safetensors"))
+        output = self.path(f"{folder}.safetensors")
+        self.succeed(call([RUN, *words[1:-1], output]))
+        return load_file(output)
+
+    def assert_close(self, outputs):
+        self.assertEqual(set(outputs), set(self.plain))
+        for name, value in self.plain.items():  # another size of microbatches rounds differently
+            torch.testing.assert_close(outputs[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+    def test_the_best_candidate_runs_as_printed(self):
+        result = self.tune("tuned", "--rounds", 1, "--candidates", 3, "--in-process")
+        self.succeed(result)
+        found = self.report("tuned")["candidates"]
+        self.assertEqual({c["schedule"] for c in found}, {"forward"})
+        self.assertEqual(sum(c["as_given"] for c in found), 1)
+        self.assertEqual([(c["ranks"], c["microbatches"]) for c in found if c["as_given"]], [(2, 1)])
+        medians = [statistics.median(c["measured"]) for c in found]
+        self.assertEqual(medians[0], min(medians))
+        self.assertGreater(medians[0], 0)
+        self.assertFalse(self.path("tuned/job.json").exists())
+        self.assertIn(f"to start it:\n    {self.report('tuned')['start']}", result.out)
+        self.assert_close(self.run_tuned("tuned"))
+
+    @staticmethod
+    def peak(*command):
+        """Returns the memory of a process at its peak, in bytes. This process is larger, and a child begins as a copy."""
+        small = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+                 "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+        done = subprocess.run([sys.executable, "-c", small, *map(str, command)], stdout=subprocess.PIPE, check=True,
+                              env={**os.environ, **ENVIRONMENT})
+        return 1024 * int(done.stdout)
+
+    def test_weights_are_on_disk_where_they_do_not_fit(self):
+        all_weights = self.LAYERS * self.SIZE
+        limit = all_weights * 6 // 10
+        self.succeed(self.tune("small", "--memory", limit, "--rounds", 1, "--candidates", 2, ranks=1))
+        best = self.report("small")["candidates"][0]
+        self.assertTrue(best["measured"])
+        conf = json.loads(self.path("small/conf.json").read_text())
+        self.assertEqual(len(conf["offload"]["stages"]), self.LAYERS - 2, "4 of 8 fit, and two of them are slots")
+        self.assertLessEqual(max(best["peak_bytes"]), limit)
+        self.assert_close(self.run_tuned("small"))
+        infer = [RUN, "--in-process", 1, "infer", self.package, "--input", self.input, "--threads", 1, "-o",
+                 self.path("out.safetensors"), "--conf"]
+        plain = self.peak(*infer, self.one())
+        process = plain - all_weights
+        self.assertGreater(process, 0)
+        tuned = self.peak(*infer, self.path("small/conf.json"), "--microbatches", best["microbatches"])
+        self.assertLessEqual(tuned, limit + process)
+
+    def test_a_limit_that_is_too_small(self):
+        refused = self.tune("refused", "--no-measure", "--memory", self.SIZE, ranks=1)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, rf"--memory {self.SIZE}: nothing fits: .* \(1 rank, forward with weights on disk")
+        self.assertFalse(self.path("refused").exists())
+        least = int(refused.out.split("give --memory ")[1].split()[0])
+        self.assertGreater(least, 2 * self.SIZE, "two slots")
+        self.succeed(self.tune("least", "--no-measure", "--memory", least, ranks=1))
+        self.assert_close(self.run_tuned("least"))
+
+    def test_predictions_are_the_same_each_time(self):
+        self.succeed(self.tune("first", "--no-measure"))
+        names = ("conf.json", "report.json", "report.html")
+        first = {name: self.path(f"first/{name}").read_bytes() for name in names}
+        again = self.tune("first", "--no-measure", "--force")
+        self.succeed(again)
+        self.assertIn("from an earlier tune", again.out)
+        for name in names:
+            self.assertEqual(self.path(f"first/{name}").read_bytes(), first[name], name)
+
+    def test_a_profile_has_one_module_in_memory(self):
+        options = [BUILD / "pipewright", "profile", self.package, "--input", self.input, "--repeat", 1, "--force", "-o",
+                   self.path("p.json")]
+        forwards = self.peak(*options, "--forward-only")
+        self.assertLess(forwards, self.peak(*options) - self.SIZE * self.LAYERS // 2)
+        nodes = json.loads(self.path("p.json").read_text())["nodes"]
+        self.assertTrue(all(node["weight_gradient"]["median"] > 0 for node in nodes), "the last one was whole")
+
+    def test_a_fixed_number_of_samples(self):
+        layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+        torch.export.save(torch.export.export(layers, (torch.rand(4, 6),), strict=False), self.path("fixed.pt2"))
+        package = self.compile("fixed.pt2", "fixed.pkg", "--split", "children", "--ranks", "2")
+        for rows in (12, 10):
+            save_file({"input": torch.rand(rows, 6)}, self.path(f"{rows}.safetensors"))
+        tune = lambda rows: pipewright("tune", package, "--input", self.path(f"{rows}.safetensors"), "--ranks", 2, "-o",
+                                       self.path(f"fixed{rows}"), "--repeat", 1, "--rounds", 1, "--in-process")
+        self.succeed(tune(12))
+        found = self.report("fixed12")["candidates"]
+        self.assertEqual({(c["microbatches"], c["microbatch"]) for c in found}, {(3, 4)})
+        self.assertTrue(all(c["measured"] for c in found))
+        refused = tune(10)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("its 10 rows cannot be cut into microbatches of 4 samples", refused.out)
+
+    def test_what_is_refused(self):
+        for options in (["--exact"], ["--change-microbatch"], ["--machines", "m.json"]):
+            with self.subTest(options[0]):
+                refused = self.tune("refused", *options)
+                self.assertEqual(refused.code, 2, refused.out)
+                self.assertIn(f"--input excludes {options[0]}", refused.out)
+        both = pipewright("tune", self.package, "job.json", "--input", self.input, "--ranks", 2, "-o", self.path("both"))
+        self.assertEqual(both.code, 2, both.out)
+        none = pipewright("tune", self.package, "--ranks", 2, "-o", self.path("none"))
+        self.assertEqual(none.code, 2, none.out)
+        self.assertIn("tune: has neither a job nor --input", none.out)
+        model = pipewright("tune", self.path("chain.pt2"), "--input", self.input, "--ranks", 2, "-o", self.path("model"))
+        self.assertEqual(model.code, 1, model.out)
+        self.assertIn("is a model file, and tune takes packages for inference", model.out)
 
 
 if __name__ == "__main__":

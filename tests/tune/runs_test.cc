@@ -67,6 +67,16 @@ TEST(TuneRuns, RanksOfAHostShareItsCores) {
   EXPECT_EQ(RanksOnOneHost("a,b,a", 3), 2);
 }
 
+TEST(TuneRuns, InferenceTriesOneThread) {
+  TuneRequest request;
+  Job job;
+  job.threads = 4;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{4})) << "a job without text";
+  request.input = "in.safetensors";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{1, 4}));
+  EXPECT_EQ(ThreadCounts(request, job, 1, 8), (std::set<int>{1, 4, 8}));
+}
+
 TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
   TuneRequest request;
   request.package = "m.pkg", request.output = TempPath("out"), request.ranks = 2;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/files/read_file.h"
+#include "tests/temp_folder.h"
+
 namespace pipewright {
 namespace {
 
@@ -56,6 +59,12 @@ TEST(Child, CountsItsTime) {
 }
 
 TEST(Child, HasNothingToRead) { EXPECT_EQ(RunChild({"cat"}).out, ""); }
+
+TEST(Child, ReadsAFile) {
+  const std::string path = TempPath("input");
+  WriteFile(path, "one\ntwo\n");
+  EXPECT_EQ(RunChild({"cat"}, {}, path).out, "one\ntwo\n");
+}
 
 }  // namespace
 }  // namespace pipewright

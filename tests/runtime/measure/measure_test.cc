@@ -231,5 +231,41 @@ TEST(Profile, OfAPackageOnTwoRanks) {
   EXPECT_EQ(shown, 1);
 }
 
+TEST(Profile, OfForwardsOnly) {
+  ProfileOptions options;
+  options.package = SmallPackage("forwards.pkg");
+  options.microbatch = 5;
+  options.repeat = options.warm_up = 1;
+  auto measure = [&](int ranks) {
+    Profile found;
+    MeasureOnRanks(
+        options, ranks, [] {},
+        [&](const Profile& profile, const std::string&) { found = profile; });
+    return found;
+  };
+  const Profile whole = measure(1);
+  options.forward_only = true;
+  for (int ranks : {1, 2}) {
+    const Profile profile = measure(ranks);
+    CheckProfile(ParseProfile(WriteProfile(profile), "p"), SmallManifest(), "p");
+    ASSERT_EQ(profile.nodes.size(), whole.nodes.size());
+    EXPECT_EQ(profile.links.size(), ranks == 1 ? 0u : 2u);
+    for (size_t m = 0; m < profile.nodes.size(); ++m) {
+      const ProfileNode &node = profile.nodes[m], &other = whole.nodes[m];
+      EXPECT_EQ(node.rank, ranks == 1 ? 0 : static_cast<int>(m));
+      EXPECT_GT(node.forward.median, 0);
+      EXPECT_EQ(node.backward.median + node.input_gradient.median + node.weight_gradient.median, 0);
+      EXPECT_EQ(node.kept + node.kept_for_weight + node.trained, 0);
+      EXPECT_TRUE(node.held.empty());
+      EXPECT_EQ(node.parameters, other.parameters);
+      EXPECT_EQ(node.forward_only_peak, other.forward_only_peak);
+    }
+    for (size_t v = 0; v < profile.values.size(); ++v) {
+      EXPECT_EQ(profile.values[v].bytes, whole.values[v].bytes);
+      EXPECT_FALSE(profile.values[v].gradient);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
