@@ -79,8 +79,38 @@ static std::string Present(const Accelerators& accelerators) {
 
 static Error Shared(const AskedDevice& asked, const PlaceOnHost& place, const std::string& what) {
   return Error(asked.where, Counted(place.count, "rank") + " of this host would share " + what,
-               "start fewer ranks on the host, name the device of each rank in the conf "
-               "(rank_to_device_map), or allow it with --share-devices");
+               "start fewer ranks on the host, allow it with --share-devices, or name the device "
+               "of each rank in the conf (rank_to_device_map) instead");
+}
+
+// Returns true for a device that some LibTorch may have: "TYPE" or "TYPE:NUMBER".
+static bool IsDeviceName(const std::string& name) {
+  const size_t colon = name.find(':');
+  const std::string type = name.substr(0, colon);
+  const std::string number = colon == std::string::npos ? "0" : name.substr(colon + 1);
+  if (number.empty() || number.size() > 3 ||
+      number.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  try {
+    return c10::Device(type).type() != c10::DeviceType::CPU;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+static Error Absent(const AskedDevice& asked, const Accelerators& accelerators) {
+  const std::string what = "there is no device " + Quote(asked.name) + ": " + Present(accelerators);
+  const std::string& type = accelerators.type;
+  if (type.empty())
+    return Error(asked.where, what,
+                 "build with a LibTorch for it (CMAKE_PREFIX_PATH), or run on the CPU: \"cpu\"");
+  if (accelerators.count == 0)
+    return Error(asked.where, what,
+                 "look for the driver (nvidia-smi) and at CUDA_VISIBLE_DEVICES, let a container "
+                 "see devices (docker run --gpus all), or run on the CPU: \"cpu\"");
+  if (accelerators.count == 1) return Error(asked.where, what, "it is " + type + ":0");
+  return Error(asked.where, what,
+               "they are " + type + ":0 to " + type + ":" + std::to_string(accelerators.count - 1));
 }
 
 std::string ChooseDevice(const AskedDevice& asked, const PlaceOnHost& place,
@@ -90,26 +120,20 @@ std::string ChooseDevice(const AskedDevice& asked, const PlaceOnHost& place,
     return "cpu";
   const std::string& type = accelerators.type;
   const size_t colon = asked.name.find(':');
+  if (!automatic && !IsDeviceName(asked.name))
+    throw Error(asked.where, Quote(asked.name) + " is not a device",
+                "give cpu, auto, a type such as cuda, or one device such as cuda:0");
   if (!automatic && (accelerators.count == 0 || asked.name.substr(0, colon) != type))
-    throw Error(asked.where,
-                "there is no device " + Quote(asked.name) + ": " + Present(accelerators),
-                type.empty() ? "build with a LibTorch for it (CMAKE_PREFIX_PATH), or run on the "
-                               "CPU: \"cpu\""
-                             : "known here: cpu, auto, " + type + ", " + type + ":0, ...");
+    throw Absent(asked, accelerators);
   if (colon == std::string::npos) {
     if (place.count > accelerators.count && !share)
       throw Shared(asked, place, Counted(accelerators.count, type + " device"));
     return type + ":" + std::to_string(place.local % accelerators.count);
   }
-  const std::string number = asked.name.substr(colon + 1);
-  const bool digits = !number.empty() && number.size() < 4 &&
-                      number.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits || std::stoi(number) >= accelerators.count)
-    throw Error(
-        asked.where, "there is no device " + Quote(asked.name) + ": " + Present(accelerators),
-        "they are " + type + ":0 to " + type + ":" + std::to_string(accelerators.count - 1));
+  const int number = std::stoi(asked.name.substr(colon + 1));
+  if (number >= accelerators.count) throw Absent(asked, accelerators);
   if (place.count > 1 && !asked.own && !share) throw Shared(asked, place, asked.name);
-  return type + ":" + std::to_string(std::stoi(number));
+  return type + ":" + std::to_string(number);
 }
 
 void UseDevice(c10::Device device) {

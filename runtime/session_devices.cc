@@ -50,16 +50,27 @@ std::vector<std::string> ChooseDevices(const Session& session,
       if (rank == 0) ExplainCpu(asked[rank], accelerators);
       return;
     }
-    const std::string only =
-        " runs on the CPU only, and rank " + std::to_string(rank) + " computes on " + mine;
+    const std::string only = " runs on the CPU only, and ranks compute on " +
+                             mine.substr(0, mine.find(':')) + " devices";
     if (job.body == BodyChoice::kLists)
       throw Error(job.path + ": body", "\"lists\"" + only, "leave it out, or use --device cpu");
     if (job.matmul == MatMul::kOneDnn || session.options.matmul == MatMul::kOneDnn)
-      throw Error("matmul", "\"onednn\"" + only, "leave it out, or use --device cpu");
+      throw Error(job.matmul == MatMul::kOneDnn ? job.path + ": matmul" : "--matmul",
+                  "\"onednn\"" + only, "leave it out, or use --device cpu");
     UseDevice(c10::Device(mine));
     UseTf32(job.tf32);
   });
-  return session.transport.AllGather(mine);
+  const std::vector<std::string> all = session.transport.AllGather(mine);
+  // A host without a working driver would slow down all others.
+  std::vector<std::string> left;
+  for (size_t r = 0; r < all.size(); ++r)
+    if (AskedOf(session, r).name == "auto" && all[r] == "cpu") left.push_back(std::to_string(r));
+  if (rank == 0 && !left.empty() && left.size() < all.size())
+    PrintWarning("no accelerator was found for " +
+                 std::string(left.size() == 1 ? "rank " : "ranks ") + Join(left, ", ") +
+                 ", which " + (left.size() == 1 ? "stays" : "stay") + " on the CPU: --device " +
+                 AcceleratorsHere().type + " makes this an error");
+  return all;
 }
 
 void CheckCopiesOnDevices(const Session& session) {
@@ -102,11 +113,22 @@ RankPairs SessionPairs(const Session& session, const Plan& forward,
   std::vector<std::string> ids;
   for (size_t r = 0; r < devices.size(); ++r) ids.push_back(DeviceId(visible[r], devices[r]));
   pairs = PairsOverNccl(pairs, devices, ids);
-  if (links != DeviceLinks::kAuto || ConnectionsNeeded(pairs) <= kMostConnections) return pairs;
+  if (links != DeviceLinks::kAuto) {
+    if (pairs.empty() && devices.size() > 1 && session.transport.rank() == 0)
+      PrintNote(
+          "--links nccl has no effect: no two ranks that exchange values compute on devices "
+          "of their own");
+    return pairs;
+  }
+  int connections = kMostConnections;
+  for (const std::string& of_rank : session.transport.AllGather(std::to_string(CudaConnections())))
+    connections = std::min(connections, std::stoi(of_rank));
+  if (ConnectionsNeeded(pairs) <= connections) return pairs;
   if (session.transport.rank() == 0)
     PrintNote("a rank exchanges values with so many others that NCCL would need more than the " +
-              std::to_string(kMostConnections) +
-              " connections of a GPU: they travel through host memory, as with --links mpi");
+              std::to_string(connections) + " connections of a GPU" +
+              (connections < kMostConnections ? " (CUDA_DEVICE_MAX_CONNECTIONS)" : "") +
+              ": they travel through host memory, as with --links mpi");
   return {};
 }
 

@@ -37,6 +37,9 @@ void CheckChanges(const RunOptions& options) {
   if (!options.conf.empty() || !options.device_map.empty() || !options.schedule.empty())
     throw UsageError("--tune", "chooses conf and schedule",
                      "leave out --conf, --device-map and --schedule");
+  if (!options.device.empty() && options.device != "cpu")
+    throw UsageError("--device " + options.device, "--tune measures on CPUs",
+                     "leave out --tune, or --device");
   if (!options.set.empty())
     throw UsageError("--set " + options.set[0], "--tune depends on the whole job",
                      "write it into the job");

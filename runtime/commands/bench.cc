@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/process/messages.h"
 #include "formats/package/package_files.h"
 #include "plan/actions.h"
 #include "plan/halves.h"
@@ -192,6 +193,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
   asked.links = options.links;
   asked.share_devices = options.share_devices;
   session.Open(asked);
+  if (transport.rank() == 0 && !options.json && !options.on_request &&
+      std::any_of(session.devices.begin(), session.devices.end(),
+                  [](const std::string& device) { return device != "cpu"; }))
+    PrintNote(
+        "on devices, waiting for inputs counts as idle time: \"arrived in time\" and "
+        "\"waited\" are only of the host");
   if (meter) meter->Show(DeviceOf(session));
   Feed feed;
   feed.Open(job, job.data, session.run, job.path + ": data", transport);

@@ -11,7 +11,10 @@
 
 namespace pipewright {
 
-static const char* CureOf(bool training) {
+static const char* CureOf(bool training, bool computes) {
+  if (!computes)
+    return training ? "start more ranks, or leave frozen weights or the optimizer's state on disk"
+                    : "start more ranks, or leave weights on disk (pipewright place)";
   return training
              ? "take a smaller \"microbatch_size\", recompute (\"recompute\": true), use a "
                "schedule with fewer microbatches under way (\"1f1b\"), or start more ranks"
@@ -43,7 +46,7 @@ std::string TorchStages::State::Explained(const std::string& error) const {
               ? ""
               : ", with " + Counted(static_cast<int64_t>(microbatches.size()), "microbatch") +
                     " between forward and backward") +
-         "\n  " + CureOf(trains);
+         "\n  " + CureOf(trains, running >= 0 || !under_way.empty());
 }
 
 std::string TorchStages::Explained(const std::string& error) const {

@@ -102,12 +102,12 @@ TEST(RankDevice, ADeviceByNameIsForOneRank) {
 TEST(RankDevice, RefusesToShareUnasked) {
   EXPECT_EQ(Refusal("auto", {0, 3}, kTwo),
             "job.json: device: 3 ranks of this host would share 2 cuda devices\n"
-            "  start fewer ranks on the host, name the device of each rank in the conf "
-            "(rank_to_device_map), or allow it with --share-devices");
+            "  start fewer ranks on the host, allow it with --share-devices, or name the device of "
+            "each rank in the conf (rank_to_device_map) instead");
   EXPECT_EQ(Refusal("cuda:1", {0, 2}, kTwo),
             "job.json: device: 2 ranks of this host would share cuda:1\n"
-            "  start fewer ranks on the host, name the device of each rank in the conf "
-            "(rank_to_device_map), or allow it with --share-devices");
+            "  start fewer ranks on the host, allow it with --share-devices, or name the device of "
+            "each rank in the conf (rank_to_device_map) instead");
 }
 
 TEST(RankDevice, RefusesWhatIsNotThere) {
@@ -116,14 +116,22 @@ TEST(RankDevice, RefusesWhatIsNotThere) {
             "  build with a LibTorch for it (CMAKE_PREFIX_PATH), or run on the CPU: \"cpu\"");
   EXPECT_EQ(Refusal("cuda:0", {0, 1}, {"cuda", 0}),
             "job.json: device: there is no device \"cuda:0\": this host has no cuda devices\n"
-            "  known here: cpu, auto, cuda, cuda:0, ...");
-  EXPECT_EQ(Refusal("gpu0", {0, 1}, kTwo),
-            "job.json: device: there is no device \"gpu0\": this host has 2 cuda devices\n"
-            "  known here: cpu, auto, cuda, cuda:0, ...");
-  for (const char* name : {"cuda:2", "cuda:", "cuda:x", "cuda:1:1", "cuda:9999"})
+            "  look for the driver (nvidia-smi) and at CUDA_VISIBLE_DEVICES, let a container see "
+            "devices (docker run --gpus all), or run on the CPU: \"cpu\"");
+  EXPECT_EQ(Refusal("cuda:1", {0, 1}, {"cuda", 1}),
+            "job.json: device: there is no device \"cuda:1\": this host has 1 cuda device\n"
+            "  it is cuda:0");
+  for (const char* name : {"cuda:2", "cuda:999", "xpu"})
     EXPECT_EQ(Refusal(name, {0, 1}, kTwo),
               "job.json: device: there is no device \"" + std::string(name) +
                   "\": this host has 2 cuda devices\n  they are cuda:0 to cuda:1");
+  for (const Accelerators& here : {kNone, kTwo})
+    for (const char* name : {"gpu", "gpu0", "CUDA", "0", "cpu:0", "auto:1", "cuda:", "cuda:x",
+                             "cuda:1:1", "cuda:9999"})
+      EXPECT_EQ(Refusal(name, {0, 1}, here),
+                "job.json: device: \"" + std::string(name) +
+                    "\" is not a device\n"
+                    "  give cpu, auto, a type such as cuda, or one device such as cuda:0");
 }
 
 }  // namespace
