@@ -11,8 +11,8 @@
 
 namespace pipewright {
 
-static const char* CureOf(bool training, bool computes) {
-  if (!computes)
+static const char* CureOf(bool training, bool loads) {
+  if (loads)
     return training ? "start more ranks, or leave frozen weights or the optimizer's state on disk"
                     : "start more ranks, or leave weights on disk (pipewright place)";
   return training
@@ -22,7 +22,7 @@ static const char* CureOf(bool training, bool computes) {
                "(pipewright place)";
 }
 
-std::string TorchStages::State::Explained(const std::string& error) const {
+std::string TorchStages::State::Explained(const std::string& error, bool loads) const {
   if (device.is_cpu() || !SaysOutOfMemory(error)) return error;
   const bool trains = settings.options.training;
   const KeptBytes kept = KeptBytesOf(manifest, conf, settings.run.on_disk,
@@ -46,12 +46,12 @@ std::string TorchStages::State::Explained(const std::string& error) const {
               ? ""
               : ", with " + Counted(static_cast<int64_t>(microbatches.size()), "microbatch") +
                     " between forward and backward") +
-         "\n  " + CureOf(trains, running >= 0 || !under_way.empty());
+         "\n  " + CureOf(trains, loads);
 }
 
 std::string TorchStages::Explained(const std::string& error) const {
   try {
-    return state_->Explained(error);
+    return state_->Explained(error, /*loads=*/false);
   } catch (const std::exception&) {  // the device cannot be asked any more
     return error;
   }

@@ -83,7 +83,7 @@ TorchStages::TorchStages(const StageSettings& settings)
     state_->LoadModules();
   } catch (const std::exception& e) {
     if (!SaysOutOfMemory(e.what())) throw;
-    throw Error(state_->Explained(WithoutBacktrace(e.what())));
+    throw Error(state_->Explained(WithoutBacktrace(e.what()), /*loads=*/true));
   }
   state_->LookUpGradients();
   Recompute(settings.recompute);

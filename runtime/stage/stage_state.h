@@ -140,7 +140,7 @@ struct TorchStages::State {
   void MakeVersion(int stage);
 
   // Defined in memory_error.cc.
-  std::string Explained(const std::string& error) const;
+  std::string Explained(const std::string& error, bool loads) const;
 
   // Defined in recompute.cc.
   std::vector<c10::IValue> RunForgetting(int index, int microbatch,
