@@ -1,4 +1,4 @@
-// What a file of inputs asks of inference, as a job does of training.
+// Finds what tune may choose for inference with a file of inputs, as a job says it for training.
 #pragma once
 #include <cstdint>
 #include <set>

@@ -176,7 +176,7 @@ Conf WithWeightsOnDisk(const TuneProblem& problem, const TuneProfile& profile, c
   }
   for (size_t r = 0; r < ranks; ++r)
     memory[r] = static_cast<int64_t>(std::min(RankLimit(problem, static_cast<int>(r)), 1e18));
-  // What values take depends on the stages. The weights get less until all of it fits.
+  // The memory of values depends on the stages, so weights get less of it until everything fits.
   constexpr int kTries = 20;
   for (int i = 0;; ++i) {
     std::vector<bool> resident(count, true);

@@ -1,17 +1,11 @@
 """Ranks on the test device (tests/device) compute the bits of ranks on the CPU: the tests of other
 features, with all ranks on devices. With PIPEWRIGHT_LONG, all tests of those files."""
 import os
-import pathlib
-import sys
 import unittest
 
-BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
-LIBRARY = BUILD / "tests/libsim.so"
-if not LIBRARY.exists():
-    print("SKIPPED: no test device (sanitizers do not support it)")
-    sys.exit(77)
-os.environ["PIPEWRIGHT_TEST_DEVICE"] = str(LIBRARY)
-os.environ.setdefault("PIPEWRIGHT_TEST_LINKS", "nccl")
+import on_device
+
+on_device.use_for_all_runs()
 
 # Tests of each feature. They compare with PyTorch, or with runs of other ranks.
 SHORT = [

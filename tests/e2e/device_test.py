@@ -2,18 +2,13 @@
 values over the fake NCCL (tests/fake_nccl). device_equality_test.py compares with ranks on the CPU."""
 import json
 import os
-import pathlib
 import shutil
-import sys
 import unittest
 
-BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
-LIBRARY = BUILD / "tests/libsim.so"
-if not LIBRARY.exists():
-    print("SKIPPED: no test device (sanitizers do not support it)")
-    sys.exit(77)
-os.environ["PIPEWRIGHT_TEST_DEVICE"] = str(LIBRARY)
-os.environ.setdefault("PIPEWRIGHT_TEST_LINKS", "nccl")
+import on_device
+from on_device import BUILD, LIBRARY
+
+on_device.use_for_all_runs()
 
 import support
 
@@ -71,6 +66,17 @@ class Devices(support.Case):
         self.assert_fails(self.on_devices_of_their_own(ids=one), "2 ranks of this host would share 1 sim device")
         shared = self.succeed(self.on_devices_of_their_own("--share-devices", "--links", "nccl", ids=one))
         self.assertNotIn("connects the devices", shared.out)
+        self.assertIn("note: --links nccl has no effect: no two ranks", shared.out)
+
+    def test_a_rank_without_a_device_is_named(self):
+        job, conf = self.write_job(support.token_job(steps=3)), self.conf(2)
+        command = ["mpirun"]
+        for rank in range(2):
+            command += [":"] * (rank > 0) + ["-n", 1, "-x", f"SIM_DEVICES={1 - rank}", support.RUN, "train",
+                                             self.package, job, "--conf", conf, "--device", "auto"]
+        result = support.call(command, environment={"LD_PRELOAD": str(LIBRARY)})
+        self.assertIn("warning: no accelerator was found for rank 1, which stays on the CPU: --device sim makes this "
+                      "an error\n", result.out)
 
     def test_through_host_memory_and_beside_the_cpu(self):
         support.export_gpt(support.gpt(tied=False), self.path("untied.pt2"))
@@ -131,6 +137,8 @@ class Devices(support.Case):
         # Weights do not fit.
         said = self.out_of_memory(min(weights) // 2, optimizer=support.SGD)
         self.assertRegex(said, r"loading on rank \d: .*out of memory[^\0]*\n +module\d on sim:\d: " + kept)
+        self.assertIn("\n  start more ranks, or leave frozen weights", said)
+        self.assertNotIn("microbatch_size", said)
         # Weights fit, and gradients and activations do not.
         said = self.out_of_memory(max(weights) + 100_000, optimizer=support.ADAMW)
         self.assertRegex(said, r"step 1, rank \d, stage \d, microbatch \d, action \d[FB]\d: [^\0]*sim out of memory\. "
@@ -198,6 +206,8 @@ class Devices(support.Case):
                           'body: "lists" runs on the CPU only, and ranks compute on sim devices')
         self.assert_fails(self.run_train("--device", "sim", matmul="onednn"),
                           'matmul: "onednn" runs on the CPU only, and ranks compute on sim devices')
+        self.assert_fails(support.call([support.RUN, "-n", 2, "train", self.package, self.write_job(
+            support.token_job(steps=3)), "--tune", "--device", "sim"]), "--device sim: --tune measures on CPUs", code=2)
 
 
 class Nccl(support.Case):

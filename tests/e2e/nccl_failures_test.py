@@ -1,15 +1,8 @@
 """Hangs and failures of the fake NCCL (tests/fake_nccl) in every kind of run: the watchdog hears of each wait
 for a device, and errors are NCCL's, soon, and not of the values that a failed transfer leaves behind."""
-import os
-import pathlib
-import sys
 import unittest
 
-BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
-LIBRARY = BUILD / "tests/libsim.so"
-if not LIBRARY.exists():
-    print("SKIPPED: no test device (sanitizers do not support it)")
-    sys.exit(77)
+from on_device import BUILD, LIBRARY
 
 import torch
 from safetensors.torch import save_file

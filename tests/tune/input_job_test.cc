@@ -1,4 +1,4 @@
-// What a file of inputs lets tune change.
+// Tests which microbatches tune may choose for a file of inputs.
 #include "tune/input_job.h"
 
 #include <gtest/gtest.h>
