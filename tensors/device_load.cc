@@ -22,7 +22,8 @@ std::optional<at::Device> DeviceNamed(const std::string& name) {
     throw Error("device map", "unknown device " + Quote(name),
                 "devices are 0, 1, ..., cpu and disk");
   const auto accelerator = at::getAccelerator(false);
-  if (!accelerator) return at::Device(at::kCPU);
+  // A LibTorch for CUDA has an accelerator even on a host without GPUs.
+  if (!accelerator || at::accelerator::deviceCount() == 0) return at::Device(at::kCPU);
   const int number = std::stoi(name);
   if (number >= at::accelerator::deviceCount())
     throw Error("device map", "there is no device " + name);

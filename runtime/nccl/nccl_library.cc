@@ -24,7 +24,7 @@ void* Open(const std::string& library) {
                   (folders && *folders ? folders : "not set") + "), and the system's folders",
               "install a PyTorch wheel for CUDA, which comes with the wheel nvidia-nccl, or add "
               "the folder of " +
-                  library + " to LD_LIBRARY_PATH");
+                  std::string(kLibrary) + " to LD_LIBRARY_PATH");
 }
 
 template <typename Function>
@@ -78,7 +78,8 @@ NcclFunctions LoadNccl(const std::string& library) {
 }
 
 const NcclFunctions& Nccl() {
-  static const NcclFunctions functions = LoadNccl(kLibrary);
+  const char* named = std::getenv("PIPEWRIGHT_NCCL");
+  static const NcclFunctions functions = LoadNccl(named && *named ? named : kLibrary);
   return functions;
 }
 

@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 import on_device
-from on_device import BUILD, LIBRARY
+from on_device import FAKE_NCCL, LIBRARY
 
 on_device.use_for_all_runs()
 
@@ -57,7 +57,7 @@ class Devices(support.Case):
                                              self.package, job, "--conf", conf, "--device", "auto", *options]
         return support.call(command, environment={
             "LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0",
-            "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")})
+            "PIPEWRIGHT_NCCL": FAKE_NCCL})
 
     def test_bus_ids_tell_devices_apart(self):
         apart = self.succeed(self.on_devices_of_their_own("--links", "nccl", ids=("0000:01:00.0", "0000:41:00.0")))
@@ -152,7 +152,7 @@ class Devices(support.Case):
         return self.succeed(support.call(
             ["mpirun", "-n", ranks, program, *command],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "2",
-                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})).out
+                         "PIPEWRIGHT_NCCL": FAKE_NCCL, **environment})).out
 
     def test_profile_measures_on_devices(self):
         """The times are the device's: each task takes at least its delay, on the device only."""
@@ -230,7 +230,7 @@ class Nccl(support.Case):
             ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl",
              *options],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3",
-                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})
+                         "PIPEWRIGHT_NCCL": FAKE_NCCL, **environment})
 
     def test_late_loading_of_kernels_is_replaced(self):
         out = self.succeed(self.run_train(CUDA_MODULE_LOADING="LAZY")).out
@@ -257,8 +257,8 @@ class Nccl(support.Case):
                           "NCCL [0-9.]+ failed with result 6")
 
     def test_without_the_library(self):
-        result = self.run_train(LD_LIBRARY_PATH="")
-        self.assert_fails(result, "libnccl.so.2: NCCL cannot be loaded", "install a PyTorch wheel for CUDA")
+        result = self.run_train(PIPEWRIGHT_NCCL="/absent/libnccl.so.2")
+        self.assert_fails(result, "/absent/libnccl.so.2: NCCL cannot be loaded", "install a PyTorch wheel for CUDA")
 
     def test_a_library_that_is_too_old(self):
         self.assert_fails(self.run_train(FAKE_NCCL_VERSION="21700"), "NCCL 2.17.0")
@@ -272,7 +272,7 @@ class Nccl(support.Case):
             ["mpirun", "-n", ranks, support.RUN, "train", package, job, "--device", "auto", "--links", "nccl",
              *options],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "SIM_WAITS": str(file),
-                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")}))
+                         "PIPEWRIGHT_NCCL": FAKE_NCCL}))
         if ranks > 1:
             self.assertRegex(result.out, r"note: NCCL [0-9.]+ connects the devices\n")
         counts = {}
@@ -308,7 +308,7 @@ class Nccl(support.Case):
             ["mpirun", "-n", 3, support.RUN, "train", self.package, job, "--device", "auto", "--links", "nccl",
              "--stall-limit", "3"],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3", "FAKE_NCCL_DELAY_US": "120000000",
-                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl")})
+                         "PIPEWRIGHT_NCCL": FAKE_NCCL})
         self.assert_fails(result, "no rank has come further for [0-9]+ s: every rank waits for another")
 
     def test_copies_of_weights_on_a_device_and_a_cpu_are_refused(self):

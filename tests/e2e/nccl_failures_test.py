@@ -2,7 +2,7 @@
 for a device, and errors are NCCL's, soon, and not of the values that a failed transfer leaves behind."""
 import unittest
 
-from on_device import BUILD, LIBRARY
+from on_device import FAKE_NCCL, LIBRARY
 
 import torch
 from safetensors.torch import save_file
@@ -30,7 +30,7 @@ class NcclFailures(support.Case):
             ["mpirun", "-n", 3, support.RUN, "--stall-limit", "3", *command, "--device", "auto", "--links", "nccl",
              *options],
             environment={"LD_PRELOAD": str(LIBRARY), "SIM_DEVICES": "3",
-                         "LD_LIBRARY_PATH": str(BUILD / "tests/fake_nccl"), **environment})
+                         "PIPEWRIGHT_NCCL": FAKE_NCCL, **environment})
 
     def training(self, **changes):
         return ["train", self.package, self.write_job(support.token_job(steps=6, check_shared=None, **changes))]

@@ -8,6 +8,8 @@ LIBRARY = BUILD / "tests/libsim.so"
 if not LIBRARY.exists():
     print("SKIPPED: no test device (sanitizers do not support it)")
     sys.exit(77)
+# A CUDA LibTorch has loaded NVIDIA's library, so that the search by name would find that one.
+FAKE_NCCL = str(BUILD / "tests/fake_nccl/libnccl.so.2")
 
 
 def use_for_all_runs():

@@ -199,7 +199,7 @@ def run_ranks(ranks, *arguments, mpi=True, **settings):
         # Values travel over the fake NCCL (tests/fake_nccl), between up to eight devices.
         if os.environ.get("PIPEWRIGHT_TEST_LINKS") == "nccl":
             arguments += ("--links", "nccl")
-            environment.update(SIM_DEVICES="8", LD_LIBRARY_PATH=str(BUILD / "tests/fake_nccl"))
+            environment.update(SIM_DEVICES="8", PIPEWRIGHT_NCCL=str(BUILD / "tests/fake_nccl/libnccl.so.2"))
         settings["environment"] = {**environment, **(settings.get("environment") or {})}
     if mpi:
         return call(["mpirun", "-n", ranks, RUN, *arguments], **settings)

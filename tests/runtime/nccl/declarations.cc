@@ -1,5 +1,5 @@
-// Compares runtime/nccl/nccl_library.h with NVIDIA's header. It is compiled where nccl.h and
-// cuda_runtime_api.h exist, and never linked: a declaration that differs does not compile.
+// Compares runtime/nccl/nccl_library.h with NVIDIA's header. It is compiled where nccl.h exists,
+// and never linked: a declaration that differs does not compile.
 #include <nccl.h>
 
 #include <cstddef>
