@@ -16,7 +16,7 @@ TEST(NcclLibrary, AMissingOneIsNamedWithThePlacesSearched) {
             "object file: No such file or directory. Searched: the libraries of this process, "
             "LD_LIBRARY_PATH (/no/such/folder), and the system's folders\n"
             "  install a PyTorch wheel for CUDA, which comes with the wheel nvidia-nccl, or add "
-            "the folder of libnccl-missing.so.2 to LD_LIBRARY_PATH");
+            "the folder of libnccl.so.2 to LD_LIBRARY_PATH");
   unsetenv("LD_LIBRARY_PATH");
   EXPECT_NE(ErrorOf([] { LoadNccl("libnccl-missing.so.2"); }).find("LD_LIBRARY_PATH (not set)"),
             std::string::npos);
