@@ -318,12 +318,12 @@ Transport& Session::Values() {
 }
 
 void Session::Start() {
-  RankPairs pairs;
+  DevicePeers peers;
   Phase(transport, "starting", [&] {
     CheckCopiesOnDevices(*this);
-    pairs = SessionPairs(*this, forward_plan_, visible_);
+    peers = SessionPeers(*this, forward_plan_, visible_);
   });
-  links_ = Connect(*this, pairs);
+  links_ = Connect(*this, peers);
   stages->ReceiveOver(Values());
   Phase(transport, "starting", [&] {
     MakeExecutor();
@@ -354,7 +354,7 @@ void Session::Run(Executor& executor, int64_t step, bool last) {
   const bool evaluates = &executor == evaluator_.get();
   bool& warm = evaluates ? warm_evaluation_ : warm_;
   links_->SetActive(warm || !executor.ColdOnHostOnly());
-  stages->ExchangeOnDevices(warm ? links_->pairs() : RankPairs{});
+  stages->ExchangeOnDevices(warm ? links_->peers() : DevicePeers{});
   executor.RunStep(step, last, /*cold=*/!warm);
   links_->LaunchAll();
   warm = warm || last || evaluates;

@@ -93,37 +93,63 @@ void CheckCopiesOnDevices(const Session& session) {
     }
 }
 
-RankPairs SessionPairs(const Session& session, const Plan& forward,
-                       const std::vector<VisibleDevices>& visible) {
+static RankPairs AllPairs(const std::vector<int>& ranks) {
+  RankPairs pairs;
+  for (int a : ranks)
+    for (int b : ranks)
+      if (a != b) pairs.insert({a, b});
+  return pairs;
+}
+
+// Returns what the session's values need, with AllReduce where it can be used, or without.
+static DevicePeers NeededPeers(const Session& session, const Plan& forward,
+                               const std::vector<VisibleDevices>& visible, bool all_reduce) {
   const RunPlan& run = session.run;
   const std::vector<std::string>& devices = session.devices;
-  const bool cuda = std::any_of(devices.begin(), devices.end(),
-                                [](const auto& name) { return name.rfind("cuda", 0) == 0; });
-  const DeviceLinks links = session.options.links;
-  if (links == DeviceLinks::kMpi || (links == DeviceLinks::kAuto && !cuda)) return {};
+  std::vector<std::string> ids;
+  for (size_t r = 0; r < devices.size(); ++r) ids.push_back(DeviceId(visible[r], devices[r]));
+  auto over_nccl = [&](const RankPairs& pairs) { return PairsOverNccl(pairs, devices, ids); };
+  DevicePeers peers;
   RankPairs pairs;
   for (const Plan* plan : {&run.plan, &forward}) pairs.merge(PlanPairs(*plan, run.graph));
   if (session.options.training) {
-    for (const SharedGroup& group : session.stages->groups()) pairs.merge(ReducePairs(group));
+    for (const SharedGroup& group : session.stages->groups()) {
+      const std::vector<int> ranks = AllReduceRanks(group);
+      if (all_reduce && !ranks.empty() && over_nccl(AllPairs(ranks)) == AllPairs(ranks))
+        peers.sums.insert(ranks);
+      else
+        pairs.merge(ReducePairs(group));
+    }
     if (session.job.merge_buffers)
       for (const std::vector<int>& replicas : run.conf.stage_to_ranks)
         for (int rank : replicas)
           if (rank != replicas[0]) pairs.insert({{rank, replicas[0]}, {replicas[0], rank}});
   }
-  std::vector<std::string> ids;
-  for (size_t r = 0; r < devices.size(); ++r) ids.push_back(DeviceId(visible[r], devices[r]));
-  pairs = PairsOverNccl(pairs, devices, ids);
-  if (links != DeviceLinks::kAuto) {
-    if (pairs.empty() && devices.size() > 1 && session.transport.rank() == 0)
-      PrintNote(
-          "--links nccl has no effect: no two ranks that exchange values compute on devices "
-          "of their own");
-    return pairs;
-  }
+  peers.pairs = over_nccl(pairs);
+  return peers;
+}
+
+DevicePeers SessionPeers(const Session& session, const Plan& forward,
+                         const std::vector<VisibleDevices>& visible) {
+  const std::vector<std::string>& devices = session.devices;
+  const bool cuda = std::any_of(devices.begin(), devices.end(),
+                                [](const auto& name) { return name.rfind("cuda", 0) == 0; });
+  const DeviceLinks links = session.options.links;
+  if (links == DeviceLinks::kMpi || (links == DeviceLinks::kAuto && !cuda)) return {};
   int connections = kMostConnections;
   for (const std::string& of_rank : session.transport.AllGather(std::to_string(CudaConnections())))
     connections = std::min(connections, std::stoi(of_rank));
-  if (ConnectionsNeeded(pairs) <= connections) return pairs;
+  DevicePeers peers = NeededPeers(session, forward, visible, !session.job.exact_reduce);
+  if (cuda && ConnectionsNeeded(peers) > connections)
+    peers = NeededPeers(session, forward, visible, false);
+  if (links != DeviceLinks::kAuto) {
+    if (peers == DevicePeers{} && devices.size() > 1 && session.transport.rank() == 0)
+      PrintNote(
+          "--links nccl has no effect: no two ranks that exchange values compute on devices "
+          "of their own");
+    return peers;
+  }
+  if (ConnectionsNeeded(peers) <= connections) return peers;
   if (session.transport.rank() == 0)
     PrintNote("a rank exchanges values with so many others that NCCL would need more than the " +
               std::to_string(connections) + " connections of a GPU" +
@@ -132,11 +158,11 @@ RankPairs SessionPairs(const Session& session, const Plan& forward,
   return {};
 }
 
-std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& pairs) {
-  if (pairs.empty()) return nullptr;
+std::unique_ptr<NcclTransport> Connect(const Session& session, const DevicePeers& peers) {
+  if (peers == DevicePeers{}) return nullptr;
   const std::string& device = session.devices[static_cast<size_t>(session.transport.rank())];
   Phase(session.transport, "starting", [&] {
-    if (device.rfind("cuda", 0) == 0) CheckConnections(pairs, CudaConnections());
+    if (device.rfind("cuda", 0) == 0) CheckConnections(peers, CudaConnections());
     const std::string version = NcclVersionText(Nccl().version);
     if (session.transport.rank() != 0) return;
     PrintNote("NCCL " + version + " connects the devices");
@@ -144,7 +170,7 @@ std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& 
       PrintNote("CUDA_MODULE_LOADING is EAGER in this run, and not " + replaced +
                 ": loading a kernel may have to wait for transfers");
   });
-  return std::make_unique<NcclTransport>(session.transport, c10::Device(device), pairs);
+  return std::make_unique<NcclTransport>(session.transport, c10::Device(device), peers);
 }
 
 }  // namespace pipewright

@@ -17,13 +17,13 @@ std::vector<std::string> ChooseDevices(const Session& session,
 // Throws Error if ranks with devices of different types hold copies of a trained weight.
 void CheckCopiesOnDevices(const Session& session);
 
-// Returns the pairs of ranks between which the session's values travel over NCCL: messages of its
-// plans, gradients, and buffers of replicas. `forward`: its plan for validation; without ranks if
-// there is none.
-RankPairs SessionPairs(const Session& session, const Plan& forward,
-                       const std::vector<VisibleDevices>& visible);
+// Returns the ranks between which the session's values travel over NCCL: messages of its plans,
+// gradients, and buffers of replicas. `forward`: its plan for validation; without ranks if there is
+// none.
+DevicePeers SessionPeers(const Session& session, const Plan& forward,
+                         const std::vector<VisibleDevices>& visible);
 
-// Connects the devices. Returns null if there is no pair. Collective.
-std::unique_ptr<NcclTransport> Connect(const Session& session, const RankPairs& pairs);
+// Connects the devices. Returns null if there are no peers. Collective.
+std::unique_ptr<NcclTransport> Connect(const Session& session, const DevicePeers& peers);
 
 }  // namespace pipewright

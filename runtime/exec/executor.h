@@ -48,6 +48,10 @@ class StageBody {
   virtual void Add(const Bundle& into, const Bundle& from) = 0;  // into += from
   virtual void Copy(const Bundle& into, const Bundle& from) = 0;
 
+  // Returns true if the transport adds the gradients of a group (Transport::AllReduce), whose
+  // Gradient then lies on a device. Must be the same on all ranks of the group.
+  virtual bool AllReduces(int /*group*/) { return false; }
+
   // Backward may call `ready(group)` once this rank's contribution to the group is final for this
   // step. The exchange of the group then starts immediately and overlaps with the rest of the
   // backward. By default no group is announced, and exchanges start at REDUCE_GRAD.

@@ -14,6 +14,18 @@ int OwnerOf(const SharedGroup& group) {
   return group[0].rank;
 }
 
+std::vector<int> AllReduceRanks(const SharedGroup& group) {
+  std::vector<int> ranks;
+  for (const SharedHolder& holder : group) {
+    if (!holder.gives || !holder.gets ||
+        std::find(ranks.begin(), ranks.end(), holder.rank) != ranks.end())
+      return {};
+    ranks.push_back(holder.rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks.size() > 1 ? ranks : std::vector<int>{};
+}
+
 RankPairs ReducePairs(const SharedGroup& group) {
   RankPairs pairs;
   const int owner = OwnerOf(group);
@@ -67,6 +79,13 @@ void SharedReducer::Post(int g) {
   Exchange(
       g,
       [&] {
+        if (body_.AllReduces(g)) {
+          size_t own = 0;
+          while (holders[own].rank != rank) ++own;
+          all_reduced_[g] = transport_.AllReduce(AllReduceRanks(holders), first_tag_ + g,
+                                                 body_.Gradient(g, static_cast<int>(own)));
+          return;
+        }
         std::vector<std::pair<Bundle, Token>> arriving(holders.size());
         for (size_t h = 0; h < holders.size(); ++h) {
           if (!holders[h].gives) continue;
@@ -155,6 +174,12 @@ void SharedReducer::Finish() {
   const int rank = transport_.rank();
   for (int g : due_)
     if (arriving_.count(g)) Exchange(g, [&] { Sum(g); });
+  for (int g : due_) {
+    const auto found = all_reduced_.find(g);
+    if (found == all_reduced_.end()) continue;
+    const std::vector<int> ranks = AllReduceRanks(groups_[g]);
+    Exchange(g, [&] { wait_(found->second, ranks[0] == rank ? ranks[1] : ranks[0]); });
+  }
   // The sum arrives in the memory that the contribution was sent from.
   WaitForSent(contributions_);
   struct Arrival {
@@ -171,7 +196,7 @@ void SharedReducer::Finish() {
     const int owner = OwnerOf(groups_[g]);
     size_t h = 0;
     while (h < groups_[g].size() && !gets_here(g, h)) ++h;
-    if (owner == rank || h == groups_[g].size()) continue;
+    if (all_reduced_.count(g) || owner == rank || h == groups_[g].size()) continue;
     Exchange(g, [&] {
       Bundle sum = body_.Gradient(g, static_cast<int>(h));
       Token token = transport_.Recv(owner, first_tag_ + g, sum);
@@ -188,6 +213,7 @@ void SharedReducer::Finish() {
   }
   WaitForSent(sums_);
   body_.EndExchanges();
+  for (int g : due_) all_reduced_.erase(g);
   due_.clear();
 }
 

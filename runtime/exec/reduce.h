@@ -1,6 +1,6 @@
 // Sums gradients over ranks: those of shared weights over their holders, those of replicas over the
 // ranks of a stage. Adds in the order of the holders, so the result has the same bits on any number
-// of ranks (MPI_Allreduce guarantees no order).
+// of ranks (MPI_Allreduce guarantees no order), unless the transport adds.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,11 +13,18 @@ namespace pipewright {
 // Returns the rank that computes the sum.
 int OwnerOf(const SharedGroup& group);
 
-// Returns the pairs of ranks that exchange the group's contributions and its sum.
+// Returns the ranks of a group whose sum an AllReduce can compute, ascending: each has one
+// contribution and gets the sum. Empty for other groups.
+std::vector<int> AllReduceRanks(const SharedGroup& group);
+
+// Returns the pairs of ranks that exchange the group's contributions and its sum, if its owner
+// adds.
 RankPairs ReducePairs(const SharedGroup& group);
 
-// The owner of a group receives the contributions, adds them, and sends the sum back. With as many
-// groups as replicas, each with another owner, every rank sends and receives as much as in a ring.
+// The transport adds a group if StageBody::AllReduces says so, in an order of its own. Otherwise,
+// the owner of the group receives the contributions, adds them, and sends the sum back. With as
+// many groups as replicas, each with another owner, every rank sends and receives as much as in a
+// ring.
 class SharedReducer {
  public:
   // `wait` waits for a token of `rank`. Group g uses tag first_tag + g.
@@ -57,6 +64,7 @@ class SharedReducer {
   std::vector<char> early_;                 // by group: begun before its REDUCE_GRAD
   std::vector<int> due_;                    // groups that Finish waits for
   std::vector<Sent> contributions_, sums_;  // sends in flight
+  std::map<int, Token> all_reduced_;        // groups that the transport adds
   // Groups summed here: the contributions of the other ranks, by holder.
   std::map<int, std::vector<std::pair<Bundle, Token>>> arriving_;
 };

@@ -17,12 +17,16 @@
 
 namespace pipewright {
 
+// What AllReduce adds. A complex number is two real ones.
+enum class NumberType { kNone, kFloat16, kBFloat16, kFloat32, kFloat64 };
+
 // Memory of one tensor, in the host's memory or on a device. A bundle travels along an edge, with
 // one region per value; `owner` keeps the memory alive while any copy of the bundle exists.
 struct Region {
   void* data = nullptr;
   size_t bytes = 0;
   bool on_device = false;
+  NumberType type = NumberType::kNone;
 };
 struct Bundle {
   std::vector<Region> regions;
@@ -39,6 +43,14 @@ using Token = std::shared_ptr<Completion>;
 
 // Pairs (sender, receiver) of ranks.
 using RankPairs = std::set<std::pair<int, int>>;
+
+// The ranks whose values may stay on devices: those of messages, and those of each AllReduce.
+struct DevicePeers {
+  RankPairs pairs;
+  std::set<std::vector<int>> sums;
+
+  bool operator==(const DevicePeers&) const = default;
+};
 
 // The endpoint of one rank. Send and Recv post the transfer and return immediately. Transfers
 // between two ranks with the same direction and tag match in the order in which they were posted.
@@ -79,6 +91,12 @@ class Transport {
   virtual void ComeAfter(const Token& /*send*/) {}
   // Returns true if a send that is complete no longer uses its memory.
   virtual bool HasLeft(const Token& /*send*/) { return true; }
+  // Adds the values of all `ranks` in place, in an order of the transport's choice. Bytes of
+  // regions in host memory are flags: each is set if it is set on one of the ranks. All `ranks`
+  // call this with the same list, tag and regions. The tag is not used by their messages meanwhile.
+  // The result is there as after a receive. Only for lists of DevicePeers::sums; by default there
+  // are none.
+  virtual Token AllReduce(const std::vector<int>& ranks, int tag, Bundle bundle);
 
  protected:
   virtual void Wait(const Token& token) = 0;  // called by WaitFor
@@ -156,6 +174,9 @@ class WrappedTransport : public Transport {
   bool Test(const Token& token) override { return inner_.Test(token); }
   void ComeAfter(const Token& send) override { inner_.ComeAfter(send); }
   bool HasLeft(const Token& send) override { return inner_.HasLeft(send); }
+  Token AllReduce(const std::vector<int>& ranks, int tag, Bundle bundle) override {
+    return inner_.AllReduce(ranks, tag, std::move(bundle));
+  }
   void BeginCompute() override { inner_.BeginCompute(); }
   void Progress() override { inner_.Progress(); }
   bool NeedsProgress() const override { return inner_.NeedsProgress(); }

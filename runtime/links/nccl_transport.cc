@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "runtime/module/messages.h"
 #include "runtime/nccl/nccl_library.h"
 #include "tensors/device_memory.h"
@@ -28,35 +29,63 @@ namespace {
 
 struct Link;
 
+// Another rank of a sum, on its first rank.
+struct Other {
+  int rank = -1;
+  Bundle flags;
+  Token token;  // of the flags; once the sum has been launched here, of the word that it has there
+};
+
+// A message, or a sum.
 struct Transfer : Completion {
   Link* link = nullptr;  // null: all of it lies in host memory
   int tag = 0;
-  Token inner;                      // of the regions in host memory
-  Bundle bundle;                    // kept until the transfer has ended
+  Token inner;                // of the regions in host memory; null on the first rank of a sum
+  Bundle host;                // these regions, on the first rank of a sum
+  std::vector<Other> others;  // on the first rank of a sum, until all have launched it
+  Bundle bundle;              // kept until the transfer has ended
   std::optional<c10::Event> ready;  // after what was launched before the transfer was posted
   std::optional<c10::Event> moved;  // after the transfer, once it has been launched
 };
 
-// The sender launches the transfer with this tag as the next of the pair.
+// A rank launches the transfer with this tag as its next.
 struct Announcement {
   std::shared_ptr<int32_t> tag = std::make_shared<int32_t>();
   Token token;
 };
 
-// The communicator of one pair, on one of its sides, with the stream of its transfers.
-struct Link {
-  int peer = -1;
-  bool sends = false;
-  void* comm = nullptr;
-  c10::Stream stream;
-  std::deque<std::shared_ptr<Transfer>> waiting;  // posted, and not launched
-  std::deque<Announcement> announced;             // on the receiver: one for each that waits
+// Names a communicator by its ranks, in its own order: a sender and a receiver, or those that add.
+// The first one says what is launched next.
+struct LinkName {
+  bool adds = false;
+  std::vector<int> ranks;
+
+  auto operator<=>(const LinkName&) const = default;
+  // Returns the place of a rank in the communicator, or -1.
+  int PlaceOf(int rank) const {
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+  }
+  std::string Text() const {
+    std::vector<std::string> texts;
+    for (int rank : ranks) texts.push_back(std::to_string(rank));
+    return adds ? "the sum over ranks " + Join(texts, ", ")
+                : "the link from rank " + texts[0] + " to rank " + texts[1];
+  }
 };
 
-std::string LinkText(const std::pair<int, int>& pair) {
-  return "the link from rank " + std::to_string(pair.first) + " to rank " +
-         std::to_string(pair.second);
-}
+// A communicator on one of its ranks, with the stream of its transfers.
+struct Link {
+  LinkName name;
+  int place = -1;  // of this rank
+  void* comm = nullptr;
+  c10::Stream stream;
+  std::deque<std::shared_ptr<Transfer>> waiting;     // posted, and not launched
+  std::deque<std::shared_ptr<Transfer>> confirming;  // sums that another rank has yet to launch
+
+  bool leads() const { return place == 0; }
+  bool sends() const { return leads() && !name.adds; }
+};
 
 // Threads that abort communicators, and that outlive the transport if NCCL takes its time.
 struct Aborts {
@@ -82,23 +111,65 @@ Bundle PartOf(const Bundle& bundle, bool on_device) {
   return part;
 }
 
+struct NumberFormat {
+  int nccl = 0;
+  size_t bytes = 0;
+};
+
+NumberFormat FormatOf(NumberType type) {
+  switch (type) {
+    case NumberType::kFloat16:
+      return {kNcclFloat16, 2};
+    case NumberType::kBFloat16:
+      return {kNcclBfloat16, 2};
+    case NumberType::kFloat32:
+      return {kNcclFloat32, 4};
+    case NumberType::kFloat64:
+      return {kNcclFloat64, 8};
+    case NumberType::kNone:
+      break;
+  }
+  throw Error("NCCL", "only floating-point numbers can be added");
+}
+
+// Copies flags to memory of their own.
+Bundle CopyOf(const Bundle& flags) {
+  auto bytes = std::make_shared<std::vector<char>>();
+  for (const Region& region : flags.regions)
+    bytes->insert(bytes->end(), static_cast<char*>(region.data),
+                  static_cast<char*>(region.data) + region.bytes);
+  Bundle copy{{}, bytes};
+  char* at = bytes->data();
+  for (const Region& region : flags.regions) {
+    copy.regions.push_back({at, region.bytes});
+    at += region.bytes;
+  }
+  return copy;
+}
+
+void SetFlags(const Bundle& into, const Bundle& from) {
+  for (size_t r = 0; r < into.regions.size(); ++r)
+    for (size_t i = 0; i < into.regions[r].bytes; ++i)
+      static_cast<char*>(into.regions[r].data)[i] |= static_cast<char*>(from.regions[r].data)[i];
+}
+
 }  // namespace
 
 struct NcclTransport::State {
-  State(Transport& inner_transport, c10::Device rank_device, const RankPairs& all_pairs)
-      : inner(inner_transport), device(rank_device), guard(rank_device.type()), pairs(all_pairs) {
-    const std::map<std::pair<int, int>, NcclId> ids = MakeIds();
-    // All ranks go through the pairs in the same order, so that none waits for another in a circle.
-    RankPairs mine;
-    for (const auto& pair : pairs)
-      if (pair.first == inner.rank() || pair.second == inner.rank()) mine.insert(pair);
+  State(Transport& inner_transport, c10::Device rank_device, const DevicePeers& all_peers)
+      : inner(inner_transport), device(rank_device), guard(rank_device.type()), peers(all_peers) {
+    const std::map<LinkName, NcclId> ids = MakeIds();
+    // All ranks go through the links in the same order, so that none waits for another in a circle.
+    std::vector<LinkName> mine;
+    for (const auto& [name, id] : ids)
+      if (name.PlaceOf(inner.rank()) >= 0) mine.push_back(name);
     int done = 0;
     auto progress = [&] {  // NCCL waits for the other rank in its own way
       inner.status().WaitFor({.kind = Awaited::kDevice, .microbatch = done++});
     };
     try {
-      for (const auto& pair : mine) progress(), At(pair, [&] { Open(pair, ids.at(pair)); });
-      for (const auto& pair : mine) progress(), At(pair, [&] { Use(pair, done); });
+      for (const LinkName& name : mine) progress(), At(name, [&] { Open(name, ids.at(name)); });
+      for (const LinkName& name : mine) progress(), At(name, [&] { Use(name, done); });
     } catch (...) {
       Abort();
       AwaitAborts();
@@ -108,36 +179,39 @@ struct NcclTransport::State {
     monitor = std::thread([this] { Monitor(); });
   }
 
-  // The sender of each pair makes its id.
-  std::map<std::pair<int, int>, NcclId> MakeIds() {
+  // The first rank of each link makes its id.
+  std::map<LinkName, NcclId> MakeIds() {
+    std::vector<LinkName> names;
+    for (const auto& [from, to] : peers.pairs) names.push_back({false, {from, to}});
+    for (const std::vector<int>& ranks : peers.sums) names.push_back({true, ranks});
     std::string mine;
-    for (const auto& [from, to] : pairs) {
-      if (from != inner.rank()) continue;
+    for (const LinkName& name : names) {
+      if (name.ranks[0] != inner.rank()) continue;
       NcclId id;
       CheckNccl(Nccl().GetUniqueId(&id), "ncclGetUniqueId", nullptr);
       mine.append(id.bytes, sizeof id.bytes);
     }
     const std::vector<std::string> all = inner.AllGather(mine);
-    std::map<std::pair<int, int>, NcclId> ids;
-    std::map<int, size_t> taken;  // by sender
-    for (const auto& pair : pairs) {
-      const std::string& of_sender = all[static_cast<size_t>(pair.first)];
-      std::memcpy(ids[pair].bytes, of_sender.data() + taken[pair.first], sizeof(NcclId));
-      taken[pair.first] += sizeof(NcclId);
+    std::map<LinkName, NcclId> ids;
+    std::map<int, size_t> taken;  // by rank
+    for (const LinkName& name : names) {
+      const std::string& of_rank = all[static_cast<size_t>(name.ranks[0])];
+      std::memcpy(ids[name].bytes, of_rank.data() + taken[name.ranks[0]], sizeof(NcclId));
+      taken[name.ranks[0]] += sizeof(NcclId);
     }
     return ids;
   }
 
   // Says in an error of `begin` where it is, and what may help when NCCL starts.
   template <class F>
-  void At(const std::pair<int, int>& pair, F begin) const {
+  void At(const LinkName& name, F begin) const {
     try {
       begin();
     } catch (const Aborted&) {
       throw;
     } catch (const std::exception& e) {
       throw Error(
-          "rank " + std::to_string(inner.rank()) + " on " + device.str() + ", " + LinkText(pair),
+          "rank " + std::to_string(inner.rank()) + " on " + device.str() + ", " + name.Text(),
           e.what(),
           "if this is a container, give it more shared memory (/dev/shm); if the hosts have "
           "several networks, name one (NCCL_SOCKET_IFNAME); or send values through host "
@@ -145,20 +219,21 @@ struct NcclTransport::State {
     }
   }
 
-  void Open(const std::pair<int, int>& pair, const NcclId& id) {
-    const bool sends = pair.first == inner.rank();
-    Link link{sends ? pair.second : pair.first, sends, nullptr, guard.getNewStream(device), {}, {}};
+  void Open(const LinkName& name, const NcclId& id) {
+    Link link{name, name.PlaceOf(inner.rank()), nullptr, guard.getNewStream(device), {}, {}};
     NcclConfig config;
     // One sends and one receives, so a few blocks suffice; the others are left to computations.
-    config.max_ctas = 4;
-    CheckNccl(Nccl().CommInitRankConfig(&link.comm, 2, id, sends ? 0 : 1, &config),
+    // Sums wait for each other's ranks, and must all fit on the GPU.
+    config.max_ctas = name.adds ? 16 : 4;
+    CheckNccl(Nccl().CommInitRankConfig(&link.comm, static_cast<int>(name.ranks.size()), id,
+                                        link.place, &config),
               "ncclCommInitRankConfig", nullptr);
-    links.emplace(pair, std::move(link));
+    links.emplace(name, std::move(link));
   }
 
-  void Use(const std::pair<int, int>& pair, int number) {
-    const Bundle bundle = MakeBundle({EmptyOn(device, {1}, at::kByte)});
-    Link& link = links.at(pair);
+  void Use(const LinkName& name, int number) {
+    const Bundle bundle = MakeBundle({EmptyOn(device, {1}, at::kFloat)});
+    Link& link = links.at(name);
     After(Current(), link.stream);
     const c10::Event done = Launch(link, bundle);
     inner.WaitUntil([&]() -> Awaited {
@@ -180,34 +255,46 @@ struct NcclTransport::State {
   c10::Event Launch(Link& link, const Bundle& bundle) {
     std::lock_guard lock(launching);
     CheckLinks();
-    void* const stream = link.stream.native_handle();
-    const NcclFunctions& nccl = Nccl();
-    const int peer = link.sends ? 1 : 0;
-    CheckNccl(nccl.GroupStart(), "ncclGroupStart", link.comm);
+    CheckNccl(Nccl().GroupStart(), "ncclGroupStart", link.comm);
     int result = kNcclSuccess;
-    for (const Region& region : bundle.regions) {
-      if (region.bytes == 0 || result != kNcclSuccess) continue;
-      result = link.sends
-                   ? nccl.Send(region.data, region.bytes, kNcclUint8, peer, link.comm, stream)
-                   : nccl.Recv(region.data, region.bytes, kNcclUint8, peer, link.comm, stream);
-    }
-    const int ended = nccl.GroupEnd();  // also after an error, since groups are nested
-    CheckNccl(result, link.sends ? "ncclSend" : "ncclRecv", link.comm);
+    for (const Region& region : bundle.regions)
+      if (region.bytes > 0 && result == kNcclSuccess) result = Launch(link, region);
+    const int ended = Nccl().GroupEnd();  // also after an error, since groups are nested
+    CheckNccl(result,
+              link.name.adds ? "ncclAllReduce"
+              : link.sends() ? "ncclSend"
+                             : "ncclRecv",
+              link.comm);
     CheckNccl(ended, "ncclGroupEnd", link.comm);
     c10::Event done(device.type());
     done.record(link.stream);
     return done;
   }
 
+  static int Launch(const Link& link, const Region& region) {
+    const NcclFunctions& nccl = Nccl();
+    void* const stream = link.stream.native_handle();
+    if (link.name.adds) {
+      const NumberFormat format = FormatOf(region.type);
+      return nccl.AllReduce(region.data, region.data, region.bytes / format.bytes, format.nccl,
+                            kNcclSum, link.comm, stream);
+    }
+    return link.sends() ? nccl.Send(region.data, region.bytes, kNcclUint8, 1, link.comm, stream)
+                        : nccl.Recv(region.data, region.bytes, kNcclUint8, 0, link.comm, stream);
+  }
+
   c10::Stream Current() const { return guard.getStream(device); }
 
-  std::shared_ptr<Transfer> Post(const std::pair<int, int>& pair, int tag, const Bundle& bundle) {
+  std::shared_ptr<Transfer> Post(const LinkName& name, int tag, const Bundle& bundle) {
     auto transfer = std::make_shared<Transfer>();
     transfer->tag = tag;
-    const bool sends = pair.first == inner.rank();
+    const int first = name.ranks[0];
     Bundle part = PartOf(bundle, true);
+    if (name.adds)
+      for (const Region& region : part.regions) FormatOf(region.type);  // throws if it has none
+    if (name.adds && part.regions.empty()) throw Error("NCCL", "a sum has no values on a device");
     if (!part.regions.empty()) {
-      Link& link = links.at(pair);
+      Link& link = links.at(name);
       transfer->link = &link;
       transfer->bundle = std::move(part);
       transfer->ready.emplace(device.type());
@@ -215,15 +302,34 @@ struct NcclTransport::State {
       link.waiting.push_back(transfer);
     }
     part = PartOf(bundle, false);
-    transfer->inner = sends ? inner.Send(pair.second, tag, std::move(part))
-                            : inner.Recv(pair.first, tag, std::move(part));
-    if (transfer->link && !sends) {
+    if (name.adds)
+      PostFlags(*transfer, name, std::move(part));
+    else
+      transfer->inner = first == inner.rank() ? inner.Send(name.ranks[1], tag, std::move(part))
+                                              : inner.Recv(first, tag, std::move(part));
+    if (transfer->link && first != inner.rank()) {
       Announcement announcement;
       announcement.token = inner.Recv(
-          pair.first, LinkTag(), {{{announcement.tag.get(), sizeof(int32_t)}}, announcement.tag});
-      transfer->link->announced.push_back(std::move(announcement));
+          first, LinkTag(), {{{announcement.tag.get(), sizeof(int32_t)}}, announcement.tag});
+      announced[first].push_back(std::move(announcement));
     }
     return transfer;
+  }
+
+  // The first rank gets the flags of the others, and later sends back those of all.
+  void PostFlags(Transfer& transfer, const LinkName& name, Bundle own) {
+    const int first = name.ranks[0];
+    if (first != inner.rank()) {
+      inner.Send(first, transfer.tag, CopyOf(own));
+      transfer.inner = inner.Recv(first, transfer.tag, std::move(own));
+      return;
+    }
+    for (size_t i = 1; i < name.ranks.size(); ++i) {
+      Other other{name.ranks[i], CopyOf(own), nullptr};
+      other.token = inner.Recv(other.rank, transfer.tag, other.flags);
+      transfer.others.push_back(std::move(other));
+    }
+    transfer.host = std::move(own);
   }
 
   int LinkTag() const { return inner.max_tag() - kLinkTag; }
@@ -236,49 +342,89 @@ struct NcclTransport::State {
 
   // Launches what can be. Never waits.
   void Advance() {
-    for (auto& [pair, link] : links)
-      if (!link.waiting.empty()) link.sends ? AdvanceSends(link) : AdvanceReceives(link);
+    for (auto& [name, link] : links)
+      if (link.leads()) Lead(link);
+    for (auto& [first, queue] : announced)
+      while (!queue.empty() && inner.Test(queue.front().token)) {
+        const int tag = *queue.front().tag;
+        queue.pop_front();
+        const std::shared_ptr<Transfer> transfer = Announced(first, tag);
+        Launch(transfer);
+        if (transfer->link->name.adds) inner.Send(first, tag, PartOf({}, false));
+      }
   }
 
-  void AdvanceSends(Link& link) {
+  // Returns the rank whose part of the transfer is missing, or -1.
+  int Missing(const Transfer& transfer) {
+    for (const Other& other : transfer.others)
+      if (!inner.Test(other.token)) return other.rank;
+    return -1;
+  }
+
+  // Launches what the other ranks have posted, too.
+  void Lead(Link& link) {
     std::set<int> unready;  // transfers with one tag keep their order
     for (auto at = link.waiting.begin(); at != link.waiting.end();) {
       const std::shared_ptr<Transfer> transfer = *at;
-      if (unready.count(transfer->tag) || !inner.Test(transfer->inner)) {
+      if (unready.count(transfer->tag) ||
+          (link.name.adds ? Missing(*transfer) >= 0 : !inner.Test(transfer->inner))) {
         unready.insert(transfer->tag);
         ++at;
         continue;
       }
       Launch(transfer);
-      auto tag = std::make_shared<int32_t>(transfer->tag);
-      inner.Send(link.peer, LinkTag(), {{{tag.get(), sizeof(int32_t)}}, tag});
+      for (size_t i = 1; i < link.name.ranks.size(); ++i) {
+        auto tag = std::make_shared<int32_t>(transfer->tag);
+        inner.Send(link.name.ranks[i], LinkTag(), {{{tag.get(), sizeof(int32_t)}}, tag});
+      }
+      for (Other& other : transfer->others) {
+        SetFlags(transfer->host, other.flags);
+        other.token = inner.Recv(other.rank, transfer->tag, PartOf({}, false));
+      }
+      if (link.name.adds) link.confirming.push_back(transfer);
       at = link.waiting.erase(at);
     }
+    Confirm(link);
   }
 
-  void AdvanceReceives(Link& link) {
-    while (!link.announced.empty() && inner.Test(link.announced.front().token)) {
-      const int tag = *link.announced.front().tag;
-      link.announced.pop_front();
-      const auto transfer = std::find_if(link.waiting.begin(), link.waiting.end(),
-                                         [&](const auto& one) { return one->tag == tag; });
-      if (transfer == link.waiting.end())
-        throw Error("NCCL", "rank " + std::to_string(link.peer) +
-                                " announces a transfer that this rank does not expect");
-      Launch(*transfer);
-      link.waiting.erase(transfer);
+  // Ends the sums that all ranks have launched. If they ended earlier, a host that then waits for
+  // its device might keep it from launching a sum that the device of another rank waits for.
+  void Confirm(Link& link) {
+    std::erase_if(link.confirming, [&](const std::shared_ptr<Transfer>& sum) {
+      if (Missing(*sum) >= 0) return false;
+      for (const Other& other : sum->others) inner.Send(other.rank, sum->tag, CopyOf(sum->host));
+      sum->others.clear();
+      sum->host = {};
+      return true;
+    });
+  }
+
+  // Returns what rank `first` has launched, and removes it from those that wait.
+  std::shared_ptr<Transfer> Announced(int first, int tag) {
+    for (auto& [name, link] : links) {
+      if (name.ranks[0] != first) continue;
+      const auto found = std::find_if(link.waiting.begin(), link.waiting.end(),
+                                      [&](const auto& one) { return one->tag == tag; });
+      if (found == link.waiting.end()) continue;
+      const std::shared_ptr<Transfer> transfer = *found;
+      link.waiting.erase(found);
+      return transfer;
     }
+    throw Error("NCCL", "rank " + std::to_string(first) +
+                            " announces a transfer that this rank does not expect");
   }
 
-  // Returns true if the transfer has been launched and the host has its part of it.
+  // Returns true if the transfer has been launched, a sum on all its ranks, and the host has its
+  // part.
   bool Begun(const Transfer& transfer) {
-    return inner.Test(transfer.inner) && (!transfer.link || transfer.moved);
+    return (!transfer.inner || inner.Test(transfer.inner)) && transfer.others.empty() &&
+           (!transfer.link || transfer.moved);
   }
 
-  // Orders whatever is launched from now on after a receive. Nothing must wait for a send: the
-  // other rank's host may have to go on before it launches the receive.
+  // Orders whatever is launched from now on after a receive or a sum. Nothing must wait for a send:
+  // the other rank's host may have to go on before it launches the receive.
   void Finish(Transfer& transfer) {
-    if (!transfer.moved || transfer.link->sends) return;
+    if (!transfer.moved || transfer.link->sends()) return;
     transfer.moved->block(Current());
     transfer.bundle = {};
     std::erase_if(in_flight, [&](const auto& one) { return one.get() == &transfer; });
@@ -299,8 +445,8 @@ struct NcclTransport::State {
   void Monitor() {
     std::unique_lock lock(mutex);
     while (!monitor_wakes.wait_for(lock, std::chrono::milliseconds(100), [&] { return closing; })) {
-      for (auto& [pair, link] : links)
-        if (failure.empty()) failure = FailureOf(LinkText(pair), link);
+      for (auto& [name, link] : links)
+        if (failure.empty()) failure = FailureOf(name.Text(), link);
       if (failure.empty()) continue;
       lock.unlock();
       // An abort frees the communicator, so no launch should be under way. One that lasts this long
@@ -325,7 +471,7 @@ struct NcclTransport::State {
   // Begins to abort all communicators at once: each waits for the device, and so for the transfers
   // of the others. NCCL allows it while the rank's thread is in a call.
   void Abort() {
-    for (auto& [pair, link] : links) {
+    for (auto& [name, link] : links) {
       void* const comm = std::exchange(link.comm, nullptr);
       if (!comm) continue;
       std::unique_lock lock(aborts->mutex);
@@ -375,13 +521,14 @@ struct NcclTransport::State {
       Abort();
       return AwaitAborts();
     }
-    for (auto& [pair, link] : links) Nccl().CommDestroy(link.comm);
+    for (auto& [name, link] : links) Nccl().CommDestroy(link.comm);
     in_flight.clear();
   }
 
   bool Waits() const {
-    return std::any_of(links.begin(), links.end(),
-                       [](const auto& link) { return !link.second.waiting.empty(); });
+    return std::any_of(links.begin(), links.end(), [](const auto& link) {
+      return !link.second.waiting.empty() || !link.second.confirming.empty();
+    });
   }
 
   // Makes progress, and lets other threads run: the longer it has been called in a row, the longer.
@@ -399,9 +546,10 @@ struct NcclTransport::State {
   Transport& inner;
   const c10::Device device;
   const c10::impl::VirtualGuardImpl guard;
-  const RankPairs pairs;
-  std::map<std::pair<int, int>, Link> links;  // of this rank
-  std::deque<std::shared_ptr<Transfer>> in_flight;  // launched; their memory is in use
+  const DevicePeers peers;
+  std::map<LinkName, Link> links;                     // of this rank
+  std::map<int, std::deque<Announcement>> announced;  // by first rank: one for each that waits
+  std::deque<std::shared_ptr<Transfer>> in_flight;    // launched; their memory is in use
   bool active = true;
   std::timed_mutex launching;  // held during a launch; taken before `mutex`
   std::mutex mutex;  // guards what follows, and the communicators once the monitor has begun
@@ -413,13 +561,13 @@ struct NcclTransport::State {
   const int exceptions = std::uncaught_exceptions();
 };
 
-NcclTransport::NcclTransport(Transport& inner, c10::Device device, const RankPairs& pairs)
-    : WrappedTransport(inner), state_(std::make_unique<State>(inner, device, pairs)) {}
+NcclTransport::NcclTransport(Transport& inner, c10::Device device, const DevicePeers& peers)
+    : WrappedTransport(inner), state_(std::make_unique<State>(inner, device, peers)) {}
 
 NcclTransport::~NcclTransport() { state_->Close(std::uncaught_exceptions() > state_->exceptions); }
 
 void NcclTransport::SetActive(bool active) { state_->active = active; }
-const RankPairs& NcclTransport::pairs() const { return state_->pairs; }
+const DevicePeers& NcclTransport::peers() const { return state_->peers; }
 
 void NcclTransport::LaunchAll() {
   state_->CheckLinks();
@@ -429,17 +577,21 @@ void NcclTransport::LaunchAll() {
 }
 
 bool NcclTransport::TakesDevices(int peer) const {
-  const auto& links = state_->links;
-  return state_->active && (links.count({rank(), peer}) > 0 || links.count({peer, rank()}) > 0);
+  const RankPairs& pairs = state_->peers.pairs;
+  return state_->active && (pairs.count({rank(), peer}) > 0 || pairs.count({peer, rank()}) > 0);
 }
 
 Token NcclTransport::Send(int peer, int tag, Bundle bundle) {
   state_->Release();
-  return state_->Post({rank(), peer}, tag, bundle);
+  return state_->Post({false, {rank(), peer}}, tag, bundle);
 }
 
 Token NcclTransport::Recv(int peer, int tag, Bundle bundle) {
-  return state_->Post({peer, rank()}, tag, bundle);
+  return state_->Post({false, {peer, rank()}}, tag, bundle);
+}
+
+Token NcclTransport::AllReduce(const std::vector<int>& ranks, int tag, Bundle bundle) {
+  return state_->Post({true, ranks}, tag, bundle);
 }
 
 bool NcclTransport::Test(const Token& token) {
@@ -462,7 +614,11 @@ bool NcclTransport::HasLeft(const Token& send) {
 
 void NcclTransport::Wait(const Token& token) {
   auto& transfer = static_cast<Transfer&>(*token);
-  for (int round = 0; !state_->Begun(transfer); ++round) state_->Poll(round);
+  for (int round = 0; !state_->Begun(transfer); ++round) {
+    if (const int missing = state_->Missing(transfer); missing >= 0)
+      status().WaitFor({Awaited::kSharedWeight, missing});
+    state_->Poll(round);
+  }
   state_->Finish(transfer);
 }
 

@@ -35,29 +35,33 @@ RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& 
   return found;
 }
 
-// Returns how many of the pairs each rank belongs to.
-static std::map<int, int> Directions(const RankPairs& pairs) {
-  std::map<int, int> directions;
-  for (const auto& [sender, receiver] : pairs) ++directions[sender], ++directions[receiver];
-  return directions;
+// Returns to how many of the pairs and sums each rank belongs.
+static std::map<int, int> Links(const DevicePeers& peers) {
+  std::map<int, int> links;
+  for (const auto& [sender, receiver] : peers.pairs) ++links[sender], ++links[receiver];
+  for (const std::vector<int>& ranks : peers.sums)
+    for (int rank : ranks) ++links[rank];
+  return links;
 }
 
 // Also for computations, sums of gradients, and copies.
-static int Needed(int directions) { return 2 * directions + 3; }
+static int Needed(int links) { return 2 * links + 3; }
 
-int ConnectionsNeeded(const RankPairs& pairs) {
+int ConnectionsNeeded(const DevicePeers& peers) {
   int most = 0;
-  for (const auto& [rank, count] : Directions(pairs)) most = std::max(most, Needed(count));
+  for (const auto& [rank, count] : Links(peers)) most = std::max(most, Needed(count));
   return most;
 }
 
-void CheckConnections(const RankPairs& pairs, int connections) {
-  for (const auto& [rank, count] : Directions(pairs)) {
+void CheckConnections(const DevicePeers& peers, int connections) {
+  for (const auto& [rank, count] : Links(peers)) {
     const int needed = Needed(count);
     if (needed <= connections) continue;
     throw Error("NCCL",
-                "rank " + std::to_string(rank) + " exchanges values with others in " +
-                    Counted(count, "direction") + " and needs " + std::to_string(needed) +
+                "rank " + std::to_string(rank) + " has " + Counted(count, "link") +
+                    " (one for each rank that it sends to or receives from, and for each list of "
+                    "ranks that add gradients) and needs " +
+                    std::to_string(needed) +
                     " connections to its device, where CUDA_DEVICE_MAX_CONNECTIONS gives " +
                     std::to_string(connections),
                 needed <= kMostConnections

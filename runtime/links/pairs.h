@@ -18,11 +18,11 @@ RankPairs PlanPairs(const Plan& plan, const StageGraph& graph);
 RankPairs PairsOverNccl(const RankPairs& pairs, const std::vector<std::string>& devices,
                         const std::vector<std::string>& ids);
 
-// Returns how many streams must run independently of each other on the device of a rank of `pairs`,
-// at most: two for each of its pairs, one of which is NCCL's own, and three others.
-int ConnectionsNeeded(const RankPairs& pairs);
+// Returns how many streams must run independently of each other on the device of one rank, at most:
+// two for each of its pairs and sums, one of which is NCCL's own, and three others.
+int ConnectionsNeeded(const DevicePeers& peers);
 
 // Throws Error if these are more than `connections`, which is CUDA_DEVICE_MAX_CONNECTIONS.
-void CheckConnections(const RankPairs& pairs, int connections);
+void CheckConnections(const DevicePeers& peers, int connections);
 
 }  // namespace pipewright

@@ -47,6 +47,7 @@ class MeteredStages : public StageBody {
   void OnReady(std::function<void(int group)> ready) override;
   std::shared_ptr<void> Exchanging(bool begins) override { return body_.Exchanging(begins); }
   void EndExchanges() override { body_.EndExchanges(); }
+  bool AllReduces(int group) override { return body_.AllReduces(group); }
   void Step(int stage) override;
   int Mark() override { return body_.Mark(); }
   int Reached() override { return body_.Reached(); }

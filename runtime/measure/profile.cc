@@ -226,7 +226,8 @@ class Profiler {
         const bool nccl = UsesNccl(static_cast<size_t>(from), static_cast<size_t>(to));
         std::unique_ptr<NcclTransport> link;
         if (nccl)
-          link = std::make_unique<NcclTransport>(transport_, device_, RankPairs{{from, to}});
+          link =
+              std::make_unique<NcclTransport>(transport_, device_, DevicePeers{{{from, to}}, {}});
         links.push_back(
             MeasureLink(nccl ? *link : transport_, from, to, kLinkRounds, kLinkBytes, device_));
       }

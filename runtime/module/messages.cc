@@ -60,8 +60,23 @@ at::Tensor Laid(const at::Tensor& values, at::IntArrayRef strides, int64_t place
 
 }  // namespace
 
+static NumberType NumberTypeOf(const at::Tensor& tensor) {
+  switch (c10::toRealValueType(tensor.scalar_type())) {
+    case at::kHalf:
+      return NumberType::kFloat16;
+    case at::kBFloat16:
+      return NumberType::kBFloat16;
+    case at::kFloat:
+      return NumberType::kFloat32;
+    case at::kDouble:
+      return NumberType::kFloat64;
+    default:
+      return NumberType::kNone;
+  }
+}
+
 Region RegionOf(const at::Tensor& tensor) {
-  return {tensor.data_ptr(), tensor.nbytes(), !tensor.is_cpu()};
+  return {tensor.data_ptr(), tensor.nbytes(), !tensor.is_cpu(), NumberTypeOf(tensor)};
 }
 
 Bundle MakeBundle(Tensors tensors) {

@@ -15,6 +15,8 @@ void SetCudaEnvironment() {
   setenv(kConnections, std::to_string(kMostConnections).c_str(), /*overwrite=*/0);
   // Loading a kernel at its first use may wait for the whole device, and so for transfers that wait
   // for other ranks.
+  // So may NCCL at the first sum of another size, for which it connects the ranks in another way.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/1);
   const std::string eager = "EAGER";
   const char* set = std::getenv(kLoading);
   if (set && set == eager) return;

@@ -4,8 +4,8 @@
 
 namespace pipewright {
 
-// Sets CUDA_DEVICE_MAX_CONNECTIONS if it is not set yet, and CUDA_MODULE_LOADING in any case. To be
-// called before anything that may start CUDA, such as MPI.
+// Sets CUDA_DEVICE_MAX_CONNECTIONS if it is not set yet, and CUDA_MODULE_LOADING and
+// NCCL_RUNTIME_CONNECT in any case. To be called before anything that may start CUDA, such as MPI.
 void SetCudaEnvironment();
 
 // Returns the value of CUDA_MODULE_LOADING that SetCudaEnvironment has replaced; "" if there was

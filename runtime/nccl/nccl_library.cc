@@ -72,6 +72,7 @@ NcclFunctions LoadNccl(const std::string& library) {
   Find(handle, nccl.path, "ncclGroupEnd", nccl.GroupEnd);
   Find(handle, nccl.path, "ncclSend", nccl.Send);
   Find(handle, nccl.path, "ncclRecv", nccl.Recv);
+  Find(handle, nccl.path, "ncclAllReduce", nccl.AllReduce);
   Find(handle, nccl.path, "ncclGetErrorString", nccl.GetErrorString);
   Find(handle, nccl.path, "ncclGetLastError", nccl.GetLastError);
   return nccl;

@@ -13,7 +13,14 @@ namespace pipewright {
 
 // The numbers that NCCL gives its enumerators.
 enum NcclResult { kNcclSuccess = 0, kNcclRemoteError = 6, kNcclInProgress = 7 };
-enum NcclType { kNcclUint8 = 1, kNcclFloat32 = 7 };
+enum NcclType {
+  kNcclUint8 = 1,
+  kNcclFloat16 = 6,
+  kNcclFloat32 = 7,
+  kNcclFloat64 = 8,
+  kNcclBfloat16 = 9
+};
+enum NcclOperation { kNcclSum = 0 };
 
 // Names a communicator. One rank gets it, and gives it to the others.
 struct NcclId {
@@ -49,6 +56,8 @@ struct NcclFunctions {
   int (*Send)(const void* from, size_t count, int type, int peer, void* comm,
               void* stream) = nullptr;
   int (*Recv)(void* to, size_t count, int type, int peer, void* comm, void* stream) = nullptr;
+  int (*AllReduce)(const void* from, void* to, size_t count, int type, int operation, void* comm,
+                   void* stream) = nullptr;
   const char* (*GetErrorString)(int result) = nullptr;
   const char* (*GetLastError)(void* comm) = nullptr;
 

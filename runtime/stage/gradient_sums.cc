@@ -29,11 +29,14 @@ GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank,
   if (!device.is_cpu()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
 }
 
-void GradientSums::ExchangeOnDevices(const RankPairs& pairs) {
+void GradientSums::ExchangeOnDevices(const DevicePeers& peers) {
   on_device_.clear();
+  all_reduces_.clear();
   for (const SharedGroup& group : groups_.exchanges) {
-    const RankPairs needed = ReducePairs(group);
-    on_device_.push_back(std::includes(pairs.begin(), pairs.end(), needed.begin(), needed.end()));
+    const RankPairs needed = ReducePairs(group), &pairs = peers.pairs;
+    all_reduces_.push_back(peers.sums.count(AllReduceRanks(group)) > 0);
+    on_device_.push_back(all_reduces_.back() ||
+                         std::includes(pairs.begin(), pairs.end(), needed.begin(), needed.end()));
   }
 }
 

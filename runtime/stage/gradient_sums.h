@@ -30,9 +30,9 @@ class GradientSums {
   // weight. Must be called once for each microbatch of this rank and step.
   void Add(int module, int microbatch, Tensors found);
 
-  // Makes groups exchange gradients on devices if all messages are between these pairs of ranks,
-  // and others in host memory. Between steps only.
-  void ExchangeOnDevices(const RankPairs& pairs);
+  // Makes groups exchange gradients on devices if their ranks are among these, and others in host
+  // memory. Between steps only.
+  void ExchangeOnDevices(const DevicePeers& peers);
 
   // Returns a module's sums at its step, undefined if nothing was added, and begins the next step.
   Tensors Take(int module);
@@ -47,6 +47,7 @@ class GradientSums {
   // Adds `from` to `into`; undefined parts add nothing.
   static void AddTo(const Bundle& into, const Bundle& from);
   static void CopyTo(const Bundle& into, const Bundle& from);
+  bool AllReduces(int group) const { return all_reduces_[static_cast<size_t>(group)]; }
   std::shared_ptr<void> Exchanging(bool begins);
   void EndExchanges();
 
@@ -72,6 +73,7 @@ class GradientSums {
   const at::Device device_;
   const GradientGroups groups_;
   std::vector<bool> on_device_;           // by group: it is exchanged on devices
+  std::vector<bool> all_reduces_;         // by group: the transport adds it there
   std::optional<c10::Stream> stream_;     // of exchanges; none on the CPU
   std::optional<c10::Stream> computing_;  // that of all else, once an exchange has begun
   std::map<int, Held> modules_;

@@ -505,8 +505,9 @@ std::shared_ptr<void> TorchStages::Exchanging(bool begins) {
   return state_->gradients.Exchanging(begins);
 }
 void TorchStages::EndExchanges() { state_->gradients.EndExchanges(); }
-void TorchStages::ExchangeOnDevices(const RankPairs& pairs) {
-  state_->gradients.ExchangeOnDevices(pairs);
+bool TorchStages::AllReduces(int group) { return state_->gradients.AllReduces(group); }
+void TorchStages::ExchangeOnDevices(const DevicePeers& peers) {
+  state_->gradients.ExchangeOnDevices(peers);
 }
 
 int TorchStages::Mark() { return state_->clock.Mark(); }

@@ -105,7 +105,7 @@ class TorchStages : public StageBody {
   // Returns the groups of gradients that the executor sums over ranks.
   const std::vector<SharedGroup>& groups() const;
   // Says between which ranks the next steps may exchange gradients on devices; at first, none.
-  void ExchangeOnDevices(const RankPairs& pairs);
+  void ExchangeOnDevices(const DevicePeers& peers);
   // Makes the next steps train, or else run forward only, without dropout, with running statistics.
   void SetTraining(bool training);
 
@@ -144,6 +144,7 @@ class TorchStages : public StageBody {
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
+  bool AllReduces(int group) override;
   std::shared_ptr<void> Exchanging(bool begins) override;
   void EndExchanges() override;
   void Step(int stage) override;

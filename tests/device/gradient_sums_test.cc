@@ -30,7 +30,7 @@ struct Rank {
     manifest.modules.resize(1);
     manifest.modules[0].held = {{"a", WeightKind::kParameter, "float32", {4}, true, true}};
     sums = std::make_unique<GradientSums>(manifest, conf, rank, kDevice, GradientOptions{});
-    sums->ExchangeOnDevices({{0, 1}, {1, 0}});
+    sums->ExchangeOnDevices({{{0, 1}, {1, 0}}, {}});
     sums->Hold(0, {at::zeros({4}, at::device(kDevice))});
   }
   Bundle Own() { return sums->Gradient(0, rank); }  // the holders are in the order of the ranks

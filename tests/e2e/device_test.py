@@ -192,6 +192,10 @@ class Devices(support.Case):
             self.assertGreater(stage["F"], 0)
             self.assertGreater(stage["activation"], 0)  # of the device
         self.assertGreater(costs["link"]["bandwidth"], 0)
+        replicas = self.path("replicas.json")
+        replicas.write_text(json.dumps({"module_to_stage_map": [0, 0, 0, 0], "stage_to_rank_map": {"0": [0, 1]}}))
+        self.measured(support.RUN, "bench", self.package, job, "--conf", replicas, "--device", "auto", "--links", "nccl",
+                      "--steps", 1, "--warmup", 1)
         out = self.path("answers.txt")
         self.succeed(support.call(
             ["sh", "-c", f"printf 'stages 0.01\\nhalves 0.01\\n' | mpirun -n 2 {support.RUN} "
@@ -334,6 +338,19 @@ class Nccl(support.Case):
         path.write_text(json.dumps({"module_to_stage_map": stages, **more,
                                     "stage_to_rank_map": {str(stage): on for stage, on in enumerate(ranks)}}))
         return path
+
+    def test_exact_sums_have_an_order_of_their_own(self):
+        """And others that of NCCL, which the fake one turns round."""
+        conf = self.write_conf([0, 0, 1], [[0, 1, 2], [3]])
+        for reduce in ("exact", "fast"):
+            job = support.token_job(steps=3, microbatches=6, reduce=reduce)
+            runs = [self.train(self.package, job, 4, conf=conf, environment={"FAKE_NCCL_REVERSE": turned})
+                    for turned in "01"]
+            if reduce == "exact":
+                self.assert_same_run(*runs)
+            else:
+                with self.assertRaisesRegex(AssertionError, "differ"):
+                    self.assert_same_tensors(runs[0].weights, runs[1].weights)
 
     def test_delays_change_no_bit(self):
         """Of tasks and of transfers. With PIPEWRIGHT_LONG, in 200 runs."""

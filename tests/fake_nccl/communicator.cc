@@ -107,6 +107,7 @@ FakeSettings SettingsFromEnvironment() {
   s.fail_code = NumberFromEnvironment("FAKE_NCCL_FAIL_CODE", s.fail_code);
   s.fail_rank = NumberFromEnvironment("FAKE_NCCL_FAIL_RANK", s.fail_rank);
   s.abort_seconds = NumberFromEnvironment("FAKE_NCCL_ABORT_S", s.abort_seconds);
+  s.reverse = NumberFromEnvironment("FAKE_NCCL_REVERSE", s.reverse) != 0;
   s.init_seconds = NumberFromEnvironment("FAKE_NCCL_INIT_S", s.init_seconds);
   return s;
 }

@@ -30,6 +30,7 @@ struct FakeSettings {
   int fail_code = 6;      // FAKE_NCCL_FAIL_CODE: with this result
   int fail_rank = -1;     // FAKE_NCCL_FAIL_RANK: on this rank; -1: on each
   int abort_seconds = 0;  // FAKE_NCCL_ABORT_S: how long ncclCommAbort takes
+  bool reverse = false;   // FAKE_NCCL_REVERSE=1: sums are added from the last rank to the first
   int init_seconds = 20;  // FAKE_NCCL_INIT_S: how long to wait for the other ranks
 };
 FakeSettings SettingsFromEnvironment();

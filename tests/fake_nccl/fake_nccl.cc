@@ -135,6 +135,12 @@ std::vector<int> FreshSockets(FakeGroup& group) {
   };
   for (const FakeOperation& op : group.operations) {
     const bool sends = op.kind == OperationKind::kSend;
+    for (int peer = 0; op.kind == OperationKind::kAllReduce && peer < comm.ranks; ++peer) {
+      if (peer == comm.rank) continue;
+      use(comm.out_used, comm.out, peer);
+      use(comm.in_used, comm.in, peer);
+    }
+    if (op.kind == OperationKind::kAllReduce) continue;
     use(sends ? comm.out_used : comm.in_used, sends ? comm.out : comm.in, op.peer);
   }
   return fresh;
@@ -180,10 +186,19 @@ std::string Mistake(const Communicator& comm, void* stream, const FakeOperation&
     return "the stream is not on device " + std::to_string(comm.device) +
            ", as the communicator is";
   if (BytesOfType(op.type) == 0) return "there is no type " + std::to_string(op.type);
-  if (op.peer < 0 || op.peer >= comm.ranks) return "there is no rank " + std::to_string(op.peer);
-  for (const FakeGroup& group : open_groups.groups)
-    if (group.comm == &comm && group.stream != stream)
+  if (op.kind == OperationKind::kAllReduce) {
+    if (!AddElements(op.type, nullptr, nullptr, 0))
+      return "this fake does not add type " + std::to_string(op.type);
+  } else if (op.peer < 0 || op.peer >= comm.ranks)
+    return "there is no rank " + std::to_string(op.peer);
+  for (const FakeGroup& group : open_groups.groups) {
+    if (group.comm != &comm) continue;
+    if (group.stream != stream)
       return "this fake has one stream for all operations of a communicator in a group";
+    if ((group.operations[0].kind == OperationKind::kAllReduce) !=
+        (op.kind == OperationKind::kAllReduce))
+      return "this fake has no group with sums and other operations";
+  }
   return "";
 }
 
@@ -337,6 +352,12 @@ int ncclSend(const void* from, size_t count, int type, int peer, void* comm, voi
 
 int ncclRecv(void* to, size_t count, int type, int peer, void* comm, void* stream) {
   return Add(comm, stream, {OperationKind::kRecv, peer, nullptr, to, count, type});
+}
+
+int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* comm,
+                  void* stream) {
+  if (operation != kNcclSum) return Fail(kInvalidArgument, "this fake only adds");
+  return Add(comm, stream, {OperationKind::kAllReduce, -1, from, to, count, type});
 }
 
 }  // extern "C"

@@ -23,6 +23,10 @@ void Send(const NcclRank& me, const float* from, size_t count, int peer) {
 void Recv(const NcclRank& me, float* to, size_t count, int peer) {
   CheckNccl(Nccl().Recv(to, count, kNcclFloat32, peer, me.comm, me.stream), "ncclRecv", me.comm);
 }
+void AllReduce(const NcclRank& me, const void* from, void* to, size_t count, int type) {
+  CheckNccl(Nccl().AllReduce(from, to, count, type, kNcclSum, me.comm, me.stream), "ncclAllReduce",
+            me.comm);
+}
 void GroupStart() { CheckNccl(Nccl().GroupStart(), "ncclGroupStart", nullptr); }
 void GroupEnd(const NcclRank& me) { CheckNccl(Nccl().GroupEnd(), "ncclGroupEnd", me.comm); }
 void Destroy(const NcclRank& me) {
@@ -134,6 +138,40 @@ TEST(FakeNccl, ValuesArriveInOrder) {
     for (auto [address, n] : got)
       EXPECT_EQ(ToHost(stream, address, n), std::vector<float>(n, float(last * 10 + int(n % 10))));
     Destroy(me);
+  });
+}
+
+// Sums of a group come one after the other, in place or not, and in the order of the ranks.
+TEST(FakeNccl, AddsInTheOrderOfTheRanksOrFromTheLast) {
+  const std::vector<float> values = {1, 1e-8f, -1};  // by rank
+  for (const char* reverse : {"0", "1"}) {
+    const ScopedVariable order("FAKE_NCCL_REVERSE", reverse);
+    const float sum =
+        *reverse == '0' ? (values[0] + values[1]) + values[2] : (values[2] + values[1]) + values[0];
+    RunRanks(3, [&](NcclRank& me) {
+      Queue& stream = *me.stream;
+      float* own = ToDevice(stream, std::vector<float>(1000, values[size_t(me.rank)]));
+      double* doubles = ToDevice(stream, std::vector<double>{0.5, double(me.rank)});
+      float* to = EmptyOnDevice<float>(stream, 1000);
+      GroupStart();
+      AllReduce(me, own, to, 1000, kNcclFloat32);
+      AllReduce(me, doubles, doubles, 2, kNcclFloat64);
+      GroupEnd(me);
+      EXPECT_EQ(ToHost(stream, to, 1000), std::vector<float>(1000, sum));
+      EXPECT_EQ(ToHost(stream, doubles, 2), (std::vector<double>{1.5, 3}));
+      Destroy(me);
+    });
+  }
+}
+
+TEST(FakeNccl, SumsOfDifferentSizesFail) {
+  RunRanks(2, [](NcclRank& me) {
+    float* own = ToDevice(*me.stream, std::vector<float>(2));
+    AllReduce(me, own, own, size_t(1 + me.rank), kNcclFloat32);
+    // The first rank finds out, and leaves the other.
+    EXPECT_EQ(AwaitAsyncError(me.comm), me.rank == 0 ? 5 : int{kNcclRemoteError});
+    EXPECT_EQ(Nccl().CommAbort(me.comm), kNcclSuccess);
+    sim::Synchronize(*me.stream);
   });
 }
 

@@ -26,7 +26,7 @@ void OnTwoDevices(const std::function<void(NcclTransport&, at::Device)>& act) {
   RunThreads(2, [&](Transport& inner) {
     const at::Device device("sim:" + std::to_string(inner.rank()));
     UseDevice(device);
-    NcclTransport transport(inner, device, {{0, 1}, {1, 0}});
+    NcclTransport transport(inner, device, {{{0, 1}, {1, 0}}, {}});
     act(transport, device);
   });
 }
@@ -86,6 +86,48 @@ TEST(NcclTransport, TagsTellMessagesApart) {
     for (size_t i = tokens.size(); i-- > 0;) transport.WaitFor(tokens[i], {});
     for (const at::Tensor& values : received)
       EXPECT_TRUE(at::equal(values.cpu(), at::arange(values.numel(), at::kFloat)));
+  });
+}
+
+// Three ranks post sums over two lists in orders of their own, whose values their devices have yet
+// to compute, and use them at once.
+TEST(NcclTransport, AddsTheValuesOfSeveralRanks) {
+  const std::vector<std::vector<int>> lists = {{0, 1, 2}, {2, 0}};
+  RunThreads(3, [&](Transport& inner) {
+    const at::Device device("sim:" + std::to_string(inner.rank() % 2));
+    UseDevice(device);
+    NcclTransport transport(inner, device, {{{0, 1}, {1, 0}}, {lists.begin(), lists.end()}});
+    const int rank = transport.rank();
+    EXPECT_EQ(transport.TakesDevices(2), false);
+    struct Sum {
+      std::vector<int> ranks;
+      at::Tensor values, flags;
+      Token token;
+    };
+    std::vector<Sum> sums;
+    const std::vector<at::ScalarType> types = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                               at::kComplexFloat};
+    for (int i = 0; i < 10; ++i) {
+      const int number = i * std::vector<int>{1, 3, 7}[size_t(rank)] % 10;  // in another order
+      const std::vector<int>& ranks = lists[number % 4 == 3];
+      if (rank == 1 && ranks.size() == 2) continue;
+      const at::ScalarType type = types[static_cast<size_t>(number % 5)];
+      Sum sum{ranks, Numbers(100 + number, device).to(type).mul(1 + rank), {}, nullptr};
+      sum.flags = at::arange(3).eq(rank).logical_or(at::arange(3).eq(number % 3));
+      sum.token = transport.AllReduce(ranks, number, MakeBundle({sum.values, sum.flags}));
+      sums.push_back(std::move(sum));
+    }
+    for (const Sum& sum : sums) {
+      transport.WaitFor(sum.token, {});
+      int factor = 0;
+      for (int other : sum.ranks) factor += 1 + other;
+      const at::Tensor expected =
+          at::arange(sum.values.numel(), at::kFloat).mul(factor).to(sum.values.scalar_type());
+      EXPECT_TRUE(at::equal(sum.values.cpu(), expected)) << sum.values.scalar_type();
+      at::Tensor set = at::arange(3).eq((sum.values.numel() - 100) % 3);
+      for (int other : sum.ranks) set = set.logical_or(at::arange(3).eq(other));
+      EXPECT_TRUE(at::equal(sum.flags, set));
+    }
   });
 }
 
@@ -189,7 +231,7 @@ TEST(NcclTransport, ListensToOthersUntilItsTransfersHaveEnded) {
     const at::Device device("sim:" + std::to_string(inner.rank()));
     UseDevice(device);
     Listening listening(inner);
-    NcclTransport transport(listening, device, {{0, 1}});
+    NcclTransport transport(listening, device, {{{0, 1}}, {}});
     const at::Tensor values = Numbers(100, device);
     if (inner.rank() == 1) {
       sim::Gate gate(sim::CurrentQueue(1));
@@ -224,7 +266,7 @@ TEST(NcclTransport, SaysThatItWaitsWhileNcclDoes) {
     UseDevice(device);
     if (inner.rank() == 0) first = &inner.status();
     Late late(inner, first);
-    const NcclTransport transport(late, device, {{0, 1}});
+    const NcclTransport transport(late, device, {{{0, 1}}, {}});
     EXPECT_EQ(inner.status().Read().awaits, Awaited{});
   });
 }

@@ -1,9 +1,13 @@
 #include "operations.h"
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <random>
 #include <thread>
@@ -54,6 +58,34 @@ void Receive(Communicator& comm, const FakeOperation& op) {
   Get(comm, socket, ShadowOfDevice(op.to), BytesOf(op));
 }
 
+// The first rank adds in the order of the ranks, or from the last to the first.
+void AllReduce(Communicator& comm, const FakeOperation& op) {
+  const Announced mine = AnnouncedOf(op);
+  const size_t bytes = BytesOf(op);
+  char* const result = ShadowOfDevice(op.to);
+  if (comm.rank > 0) {
+    Put(comm, comm.out[0], &mine, sizeof(mine));
+    Put(comm, comm.out[0], ShadowOfDevice(op.from), bytes);
+    return Get(comm, comm.in[0], result, bytes);
+  }
+  std::vector<std::vector<char>> parts(1, std::vector<char>(bytes));
+  std::memcpy(parts[0].data(), ShadowOfDevice(op.from), bytes);
+  for (int peer = 1; peer < comm.ranks; ++peer) {
+    const int socket = comm.in[static_cast<size_t>(peer)];
+    Announced other;
+    Get(comm, socket, &other, sizeof(other));
+    CheckSame(comm, op, peer, other);
+    parts.emplace_back(bytes);
+    Get(comm, socket, parts.back().data(), bytes);
+  }
+  if (comm.settings.reverse) std::reverse(parts.begin(), parts.end());
+  for (size_t i = 1; i < parts.size(); ++i)
+    AddElements(op.type, parts[0].data(), parts[i].data(), op.count);
+  std::memcpy(result, parts[0].data(), bytes);
+  for (int peer = 1; peer < comm.ranks; ++peer)
+    Put(comm, comm.out[static_cast<size_t>(peer)], result, bytes);
+}
+
 void Delay(const Communicator& comm, int number) {
   if (comm.settings.delay_us <= 0 || number < comm.settings.delay_from) return;
   std::minstd_rand random(static_cast<unsigned>(1 + comm.rank + 64 * number + 7919 * comm.settings.seed));
@@ -73,6 +105,8 @@ void RunOperation(Communicator& comm, const FakeOperation& op) {
       return Send(comm, op);
     case OperationKind::kRecv:
       return Receive(comm, op);
+    case OperationKind::kAllReduce:
+      return AllReduce(comm, op);
   }
 }
 
@@ -88,7 +122,41 @@ void RunInOrder(Communicator& comm, const std::vector<FakeOperation>& operations
 }  // namespace
 
 size_t BytesOfType(int type) {
-  return type == pipewright::kNcclUint8 ? 1 : type == pipewright::kNcclFloat32 ? 4 : 0;
+  switch (type) {
+    case pipewright::kNcclUint8:
+      return 1;
+    case pipewright::kNcclFloat16:
+    case pipewright::kNcclBfloat16:
+      return 2;
+    case pipewright::kNcclFloat32:
+      return 4;
+    case pipewright::kNcclFloat64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+template <typename T>
+static bool Add(void* into, const void* from, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    static_cast<T*>(into)[i] = static_cast<T*>(into)[i] + static_cast<const T*>(from)[i];
+  return true;
+}
+
+bool AddElements(int type, void* into, const void* from, size_t count) {
+  switch (type) {
+    case pipewright::kNcclFloat16:
+      return Add<c10::Half>(into, from, count);
+    case pipewright::kNcclBfloat16:
+      return Add<c10::BFloat16>(into, from, count);
+    case pipewright::kNcclFloat32:
+      return Add<float>(into, from, count);
+    case pipewright::kNcclFloat64:
+      return Add<double>(into, from, count);
+    default:
+      return false;
+  }
 }
 
 char* ShadowOfDevice(const void* address) {

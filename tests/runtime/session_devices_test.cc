@@ -72,20 +72,25 @@ void WithSession(const std::function<void(Session&)>& act) {
   std::filesystem::remove_all(folder);
 }
 
-// Messages go from stage to stage, and gradients between the replicas.
-TEST(SessionDevices, PairsOfMessagesAndOfSums) {
+// Messages go from stage to stage, and the replicas add gradients.
+TEST(SessionDevices, PeersOfMessagesAndOfSums) {
   WithSession([](Session& session) {
     const std::vector<VisibleDevices> visible(4);
     const Plan none;
     session.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
-    const RankPairs all = {{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 2},
-                           {2, 1}, {1, 3}, {3, 1}, {2, 3}, {3, 2}};
-    EXPECT_EQ(SessionPairs(session, none, visible), all);
+    const RankPairs all = {{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 3}, {3, 1}, {2, 3}, {3, 2}};
+    EXPECT_EQ(SessionPeers(session, none, visible), (DevicePeers{all, {{1, 2}}}));
     session.devices[3] = "cpu";
-    const RankPairs others = {{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 2}, {2, 1}};
-    EXPECT_EQ(SessionPairs(session, none, visible), others);
+    const RankPairs others = {{0, 1}, {1, 0}, {0, 2}, {2, 0}};
+    EXPECT_EQ(SessionPeers(session, none, visible), (DevicePeers{others, {{1, 2}}}));
+    session.job.exact_reduce = true;
+    EXPECT_EQ(SessionPeers(session, none, visible).sums.size(), 0);
+    EXPECT_EQ(SessionPeers(session, none, visible).pairs.count({1, 2}), 1);
+    session.job.exact_reduce = false;
+    session.devices[2] = "cuda:1";  // NCCL refuses two ranks of a link on one device
+    EXPECT_EQ(SessionPeers(session, none, visible).sums.size(), 0);
     session.options.links = DeviceLinks::kMpi;
-    EXPECT_EQ(SessionPairs(session, none, visible), RankPairs{});
+    EXPECT_EQ(SessionPeers(session, none, visible), DevicePeers{});
   });
 }
 

@@ -19,18 +19,21 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return a ^ (a >> 33);
 }
 
-// Differs for a + b and b + a, and for (a + b) + c and a + (b + c).
-uint64_t AddInOrder(uint64_t into, uint64_t from) { return into * 31 + from; }
+// Differs for a + b and b + a, and for (a + b) + c and a + (b + c), unless any order will do.
+uint64_t Add(const FakeCase& c, uint64_t into, uint64_t from) {
+  return into * (c.any_order ? 1 : 31) + from;
+}
 
-uint64_t SumOfTerms(const SharedGroup& group, const std::vector<uint64_t>& given) {
+uint64_t SumOfTerms(const FakeCase& c, const SharedGroup& group,
+                    const std::vector<uint64_t>& given) {
   std::vector<uint64_t> terms;
   for (size_t h = 0; h < group.size(); ++h)
     if (h > 0 && group[h].term == group[h - 1].term)
-      terms.back() = AddInOrder(terms.back(), given[h]);
+      terms.back() = Add(c, terms.back(), given[h]);
     else
       terms.push_back(given[h]);
   uint64_t sum = terms[0];
-  for (size_t t = 1; t < terms.size(); ++t) sum = AddInOrder(sum, terms[t]);
+  for (size_t t = 1; t < terms.size(); ++t) sum = Add(c, sum, terms[t]);
   return sum;
 }
 
@@ -119,7 +122,7 @@ FakeWeights RunReference(const FakeCase& c) {
     for (int s = 0; s < stages; ++s)
       if (StepsAlone(c, s)) weights.stages[s] = NewWeight(weights.stages[s], sums[s]);
     for (size_t g = 0; g < c.groups.size(); ++g) {
-      uint64_t sum = SumOfTerms(c.groups[g], shared[g]);
+      uint64_t sum = SumOfTerms(c, c.groups[g], shared[g]);
       for (uint64_t& weight : weights.shared[g]) weight = NewWeight(weight, sum);
     }
   }
@@ -286,7 +289,7 @@ Bundle FakeBody::Scratch(int group) {
 void FakeBody::Add(const Bundle& into, const Bundle& from) {
   hook_("Add", -1, -1);
   for (size_t i = 0; i < kGradientWords; ++i)
-    Data(into)[i] = AddInOrder(Data(into)[i], Data(from)[i]);
+    Data(into)[i] = pipewright::Add(case_, Data(into)[i], Data(from)[i]);
 }
 
 void FakeBody::Copy(const Bundle& into, const Bundle& from) {

@@ -25,6 +25,7 @@ struct FakeCase {
   int64_t first_step = 0;    // number of the first
   size_t message_words = 0;  // length of messages; 0: small and different for each
   bool offloads = false;     // true: stages can be loaded and evicted
+  bool any_order = false;    // true: sums of gradients do not depend on the order
   ExecutorOptions options;
 };
 

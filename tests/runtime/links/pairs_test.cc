@@ -59,17 +59,21 @@ TEST(Pairs, NotOnOneDevice) {
 
 // Every stream needs a connection of its own.
 TEST(Pairs, AsManyConnectionsAsStreams) {
-  const RankPairs pairs = Pairs({"cuda:0", "cuda:1", "cuda:2"});
-  CheckConnections(pairs, 32);
-  CheckConnections(pairs, 11);
-  EXPECT_EQ(ErrorOf([&] { CheckConnections(pairs, 10); }),
-            "NCCL: rank 1 exchanges values with others in 4 directions and needs 11 connections to "
-            "its device, where CUDA_DEVICE_MAX_CONNECTIONS gives 10\n"
-            "  set CUDA_DEVICE_MAX_CONNECTIONS to 11 or more, or do not set it");
-  EXPECT_EQ(ConnectionsNeeded(pairs), 11);
+  DevicePeers peers{Pairs({"cuda:0", "cuda:1", "cuda:2"}), {}};
+  CheckConnections(peers, 32);
+  CheckConnections(peers, 11);
+  EXPECT_EQ(
+      ErrorOf([&] { CheckConnections(peers, 10); }),
+      "NCCL: rank 1 has 4 links (one for each rank that it sends to or receives from, and for "
+      "each list of ranks that add gradients) and needs 11 connections to its device, where "
+      "CUDA_DEVICE_MAX_CONNECTIONS gives 10\n"
+      "  set CUDA_DEVICE_MAX_CONNECTIONS to 11 or more, or do not set it");
+  EXPECT_EQ(ConnectionsNeeded(peers), 11);
+  peers.sums = {{0, 1}, {2, 1, 0}};
+  EXPECT_EQ(ConnectionsNeeded(peers), 15);
   EXPECT_EQ(ConnectionsNeeded({}), 0);
-  RankPairs many;
-  for (int other = 1; other <= 30; ++other) many.emplace(0, other);
+  DevicePeers many;
+  for (int other = 1; other <= 30; ++other) many.pairs.emplace(0, other);
   EXPECT_EQ(ConnectionsNeeded(many), 63);
   EXPECT_NE(ErrorOf([&] { CheckConnections(many, 32); }).find("(--links mpi)"), std::string::npos);
 }

@@ -14,6 +14,7 @@ TEST(CudaEnvironment, KeepsWhatTheUserHasSet) {
   SetCudaEnvironment();
   EXPECT_EQ(CudaConnections(), 32);
   EXPECT_EQ(getenv("CUDA_MODULE_LOADING"), std::string("EAGER"));
+  EXPECT_EQ(getenv("NCCL_RUNTIME_CONNECT"), std::string("0"));
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "12", 1);
   SetCudaEnvironment();
   EXPECT_EQ(CudaConnections(), 12);

@@ -47,6 +47,7 @@ SAME(GroupStart);
 SAME(GroupEnd);
 SAME(Send);
 SAME(Recv);
+SAME(AllReduce);
 SAME(GetErrorString);
 SAME(GetLastError);
 
@@ -71,6 +72,8 @@ static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 
 static_assert(kNcclSuccess == int{ncclSuccess} && kNcclRemoteError == int{ncclRemoteError} &&
               kNcclInProgress == int{ncclInProgress});
-static_assert(kNcclUint8 == int{ncclUint8} && kNcclFloat32 == int{ncclFloat32});
+static_assert(kNcclUint8 == int{ncclUint8} && kNcclFloat16 == int{ncclFloat16} &&
+              kNcclFloat32 == int{ncclFloat32} && kNcclFloat64 == int{ncclFloat64} &&
+              kNcclBfloat16 == int{ncclBfloat16} && kNcclSum == int{ncclSum});
 
 }  // namespace pipewright
