@@ -9,7 +9,8 @@ three quarters and all of its activations. The points of the grid that stay unde
 with the difference that the job as given has between its process and its prediction.
 
 --package compares packages of your own, each with its job, instead of the models of bench/models.py, and without a
-PyTorch process. Samples go to RESULTS/raw/.
+PyTorch process. Rows and samples go to RESULTS/raw/, where they replace those of the same models, so that models can be
+measured one at a time.
 """
 import json
 import os
@@ -117,18 +118,19 @@ class Runs:
                 max(bytes for step in steps for bytes in step.get("memory", [0])))
 
 
-def grid(runs, given, modules, changes, names):
+def grid(options, runs, given, modules, changes):
     """Yields (name, job, conf, ranks) of every point that the programs accept."""
     samples = given["microbatches"] * given["microbatch_size"]
     counts = [given["microbatches"]] if not changes else [1 << i for i in range(samples.bit_length()) if samples % (1 << i) == 0]
+    counts = [count for count in counts if count in (options.counts or counts)]
     for ranks in RANKS:
-        for schedule in names if ranks > 1 else ["1f1b"]:
+        for schedule in (options.schedules or schedules(runs.build)) if ranks > 1 else ["1f1b"]:
             try:
                 conf = make_conf(runs.build, runs.folder, modules, schedule, ranks)
             except subprocess.CalledProcessError:
                 continue
             for count in counts:
-                for body in BODIES:
+                for body in options.bodies:
                     job = {**given, "schedule": schedule, "microbatches": count, "microbatch_size": samples // count,
                            "body": body}
                     name = f"{schedule}-{ranks}-{count}-{body}"
@@ -157,7 +159,7 @@ def compare(options, label, runs, given, modules, changes, single):
     length = runs.step(*as_given)
     runs.last(0.3, length)
     points, refused = {}, 0
-    for point, *what in grid(runs, given, modules, changes, options.schedules or schedules(options.build)):
+    for point, *what in grid(options, runs, given, modules, changes):
         try:
             points[point] = (runs.step(*what), what)
         except Refused:
@@ -182,7 +184,7 @@ def compare(options, label, runs, given, modules, changes, single):
            f"{ratio('one process') if single else '-'} | {predicted / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
-                 "best": best}
+                 "best": best, "candidates": candidates}
 
 
 def compare_memory(options, name, size):
@@ -195,7 +197,7 @@ def compare_memory(options, name, size):
         as_given = [job, make_conf(options.build, folder, MODULES[name], "1f1b", max(RANKS)), max(RANKS)]
         runs.last(0.3, runs.step(*as_given))
         points = {}
-        for point, *what in grid(runs, given, MODULES[name], name != "conv", options.schedules or schedules(options.build)):
+        for point, *what in grid(options, runs, given, MODULES[name], name != "conv"):
             try:
                 points[point] = (*runs.run(*what), what)
             except Refused:
@@ -229,7 +231,7 @@ def compare_memory(options, name, size):
             ratio = show(spread([a / b for (a, _), (b, _) in zip(samples["tuned"], samples[winner])])) if winner else "-"
             row = f"| {label} | {median('tuned'):.1f} ms, {used / limit:.2f} of the limit | {ratio} ({winner}) |"
             print(row, flush=True)
-            yield row, {"samples": samples, "limit": limit, "process": process}
+            yield row, {"samples": samples, "limit": limit, "process": process, "candidates": candidates}
 
 
 def compare_model(options, name, size):
@@ -272,22 +274,28 @@ def main():
     parser.add_argument("--memory", action="store_true", help="compare under limits of memory")
     parser.add_argument("--package", nargs=2, action="append", metavar=("PACKAGE", "JOB"))
     parser.add_argument("--schedules", nargs="+", help="of the grid (default: all that can run)")
+    parser.add_argument("--counts", nargs="+", type=int, help="of microbatches in the grid (default: all powers of two)")
+    parser.add_argument("--bodies", nargs="+", default=BODIES, choices=BODIES, help="of modules in the grid")
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
-    raw = {"title": "Tuning", "samples": {}, "table": [
-        "| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
-        "|---|---|---|---|---|---|"]}
+    table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
+             "|---|---|---|---|---|---|"]
     if options.memory:
-        raw = {"title": "Tuning under limits of memory", "samples": {}, "table": [
-            "| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]}
+        table = ["| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]
+    path = os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json")
 
     def add(label, row, samples):
-        raw["table"].append(row)
+        raw = {"rows": {}, "samples": {}}
+        if os.path.exists(path):
+            with open(path) as file:
+                raw = json.load(file)
+        raw["rows"][label] = row
         raw["samples"][label] = samples
-        write(os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json"), raw)
+        raw["table"] = [*table, *raw["rows"].values()]
+        write(path, raw)
 
     for package, job in options.package or []:
-        add(package, *compare_package(options, package, job))
+        add(os.path.basename(os.path.normpath(package)), *compare_package(options, package, job))
     for name in [] if options.package else options.models:
         for size in options.sizes:
             if not options.memory:
