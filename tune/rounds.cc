@@ -105,6 +105,14 @@ void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
                         : ""));
 }
 
+// Returns the shortest measured step; kNoLimit if none is measured.
+double BestStep(const std::vector<TuneRow>& rows) {
+  double best = kNoLimit;
+  for (const TuneRow& row : rows)
+    if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+  return best;
+}
+
 }  // namespace
 
 double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows) {
@@ -117,15 +125,24 @@ double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& 
   return candidate.step * (!alike.empty() ? Median(alike) : !all.empty() ? Median(all) : 1);
 }
 
+bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
+  if (row.steps.empty()) return false;
+  double differ = 1.25;
+  for (const TuneRow& each : rows) {
+    if (each.steps.empty()) continue;
+    const auto [low, high] = std::minmax_element(each.steps.begin(), each.steps.end());
+    differ = std::max(differ, *high / *low);
+  }
+  return Median(row.steps) > differ * BestStep(rows);
+}
+
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
-    double best = kNoLimit;
-    for (const TuneRow& row : rows)
-      if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+    const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
     if (round == 1) {
       const auto first = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
@@ -135,9 +152,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     }
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
-      constexpr double kSlower = 1.25;  // more than rounds of one candidate differ
-      if (!row.failure.empty() || (!row.steps.empty() && Median(row.steps) > kSlower * best))
-        continue;
+      if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
       std::string left;
       if (runs > 0)
         left = ", at most about " +

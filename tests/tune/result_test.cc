@@ -52,6 +52,15 @@ TEST(TuneResult, ExpectedStepsFollowWhatWasMeasured) {
   EXPECT_EQ(ExpectedStep(candidate, rows), 15);
 }
 
+TEST(TuneResult, ClearlySlowerIsMoreThanRoundsDiffer) {
+  EXPECT_FALSE(IsClearlySlower(Row(1, {}), {Row(1, {4}), Row(1, {})}));
+  EXPECT_FALSE(IsClearlySlower(Row(1, {4.9}), {Row(1, {4}), Row(1, {3}, "failed")}));
+  EXPECT_TRUE(IsClearlySlower(Row(1, {5.1}), {Row(1, {4})}));
+  // The machine became slower by half between two rounds of some row, maybe before this one.
+  EXPECT_FALSE(IsClearlySlower(Row(1, {5.9}), {Row(1, {4}), Row(1, {6, 9})}));
+  EXPECT_TRUE(IsClearlySlower(Row(1, {6.1}), {Row(1, {4}), Row(1, {6, 9})}));
+}
+
 TEST(TuneResult, VariantsHaveNotRunYet) {
   TuneRow best = Row(4, {9, 8});
   best.candidate.ranks = 2;
