@@ -13,13 +13,22 @@ namespace pipewright {
 
 namespace {
 
+// Returns the buffers with counts of steps last: others say more about the model.
+std::vector<WrittenBuffer> CountsLast(std::vector<WrittenBuffer> written) {
+  std::stable_partition(written.begin(), written.end(), [](const WrittenBuffer& buffer) {
+    return !buffer.name.ends_with("num_batches_tracked");
+  });
+  return written;
+}
+
 // Returns why results depend on the size of microbatches, or "" if they do not.
 std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manifest,
                                const std::vector<WrittenBuffer>& written, const Job& job) {
   if (job.partial) return "with \"partial\", the samples of the last step of an epoch depend on it";
   if (!job.data.length.empty())
     return "with \"length\", samples are padded to the longest of their microbatch";
-  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
+  if (!written.empty())
+    return "forward writes to " + CountsLast(written)[0].name + ", which depends on it";
   // Without running statistics, it writes to no buffer.
   for (const ModuleInfo& module : manifest.modules)
     if (ReadFile(request.package + "/" + module.code).find("batch_norm(") != std::string::npos)
@@ -33,7 +42,7 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
 // Returns why replicas of a stage would compute something else than the stage on one rank, by more
 // than rounding, or "" if they do not.
 std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& job) {
-  for (const WrittenBuffer& buffer : written)
+  for (const WrittenBuffer& buffer : CountsLast(written))
     if (!job.merge_buffers || !buffer.merges)
       return "forward writes to " + buffer.name +
              ", and each replica would keep that of its own microbatches" +

@@ -189,7 +189,7 @@ std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks
   return {job.threads, share};
 }
 
-void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
+bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
   Measuring state = {request,
@@ -246,6 +246,7 @@ void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     for (int threads : ThreadCounts(request, job, ranks, CoresHere()))
       AddProfiles(state, ranks, threads, wanted.sizes);
   NoteInterpolation(state, wanted.sizes.size());
+  return done == points.size();
 }
 
 }  // namespace pipewright

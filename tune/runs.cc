@@ -40,7 +40,11 @@ std::optional<std::string> OutputOf(const std::vector<std::string>& command,
     }
   while (!said.empty() && said.back() == '\n') said.pop_back();
   if (said.empty()) said = "ended with code " + std::to_string(result.code);
-  throw Error(Join(command, " "), said);
+  // Users did not start this program, so what it says comes first, without its name.
+  if (const std::string name = fs::path(command[0]).filename().string() + ": ";
+      said.starts_with(name))
+    said.erase(0, name.size());
+  throw Error(said + " (said by " + Join(command, " ") + ")");
 }
 
 bool RunsInProcess(const TuneRequest& request, int ranks) {

@@ -46,7 +46,7 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.forward_only = request.infers();
   if (!request.infers()) problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
   if (!request.memory.empty())
-    problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
+    problem.memory = static_cast<double>(ParseSize(request.memory, request.options + "memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
   for (const LossJob& loss : job.losses)
     if (loss.output >= 0 && static_cast<size_t>(loss.output) < problem.manifest.outputs.size())
@@ -119,39 +119,53 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the unmodified job") +
                             " would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
-                            " on a rank, more than --memory");
+                            " on a rank, more than " + request.options + "memory");
   }
   // It is measured first, so that the result is not slower, however short the time.
   std::stable_partition(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
   return rows;
 }
 
+// `complete`: every size of microbatches was measured or can be interpolated.
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
-                               const TuneResult& found) {
+                               const TuneOutcome& outcome, bool complete) {
+  const TuneResult& found = outcome.found;
+  const std::string option = request.options + "memory";
+  // They say why no smaller microbatches were tried, for example.
+  for (const std::string& note : outcome.notes) Say(request, "note: " + note);
   if (found.large.empty())
     throw Error(request.package,
                 "no schedule is defined for these ranks and microbatches" +
                     std::string(request.exact ? ", and has the results of the job" : ""));
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
+  if (!complete)
+    throw Error(option + " " + request.memory,
+                "nothing fits of what was measured before the time was over: the smallest of " +
+                    Counted(found.over, "candidate") + " takes " + SizeText(bytes) +
+                    " on a rank (" + Counted(least.microbatches, "microbatch") + " of " +
+                    Counted(least.microbatch, "sample") + ")",
+                "give it more time, to measure the other sizes of microbatches, or more memory");
   const TuneNeeds needs = FindNeeds(problem);
   if (needs.memory == 0)
     throw Error(request.machines,
                 "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                     SizeText(bytes) + " on a device",
                 "describe devices with more memory, or more of them");
-  throw Error("--memory " + request.memory,
-              "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
-                  SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
-                  least.schedule +
-                  (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
-                   : least.recompute.empty()            ? ", "
-                                                        : " with recomputation, ") +
-                  Counted(least.microbatches, "microbatch") + ")",
-              "give --memory " + std::to_string(static_cast<int64_t>(needs.memory)) + " or more" +
-                  (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
-                                   : "; more ranks are not enough, since modules are not cut") +
-                  ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
+  throw Error(
+      option + " " + request.memory,
+      "nothing fits: the smallest of " + Counted(found.over, "candidate") +
+          (needs.memory < static_cast<double>(bytes) ? " for this limit takes " : " takes ") +
+          SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " + least.schedule +
+          (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
+           : least.recompute.empty()            ? ", "
+                                                : " with recomputation, ") +
+          Counted(least.microbatches, "microbatch") + ")",
+      "give " + option + " " + std::to_string(static_cast<int64_t>(needs.memory)) + " (" +
+          SizeText(static_cast<int64_t>(needs.memory)) + ") or more" +
+          (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
+                           : "; more ranks are not enough, since modules are not cut") +
+          ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
 }
 
 // Sets the rate of the problem's disk from a pass of one rank with all weights on it.
@@ -204,7 +218,7 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 
 TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
   const InterruptsEndBudgets interrupts;
-  const TuneBudget budget(request.budget);
+  const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
   if (request.infers()) CreateFolders(request.output);
@@ -234,15 +248,15 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   // Rounds after the profiles need as much time.
   const TuneBudget for_profiles =
       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
-  MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
-                  outcome.notes);
+  const bool complete = MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles,
+                                        problem, outcome.notes);
   if (!request.infers())
     MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
   else if (!request.memory.empty())
     MeasureDiskRate(request, sizes, for_profiles, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
-  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome.found);
+  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName());

@@ -201,7 +201,7 @@ class Tune(Case):
         measured = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
         names = ("report.json", "report.html", "job.json", "conf.json")
         first = {name: self.path(f"first/{name}").read_bytes() for name in names}
-        again = self.tune("first", "--no-measure", "--force")
+        again = self.tune("first", "--no-measure")
         self.succeed(again)
         self.assertIn("from an earlier tune", again.out)
         self.assertEqual(measured, {path: path.stat().st_mtime_ns for path in folder.iterdir()})
@@ -365,12 +365,63 @@ class Tune(Case):
         for name, weight in given.items():
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
+    def test_other_options_write_into_the_same_folder(self):
+        self.succeed(self.tune("again", "--no-measure", "--exact"))
+        before = self.path("again/report.json").read_bytes()
+        self.succeed(self.tune("again", "--no-measure", "--memory", "1GB"))
+        self.assertNotEqual(self.path("again/report.json").read_bytes(), before)
+
+    def test_a_file_as_output_stays(self):
+        file = self.path("notes.txt")
+        file.write_text("mine")
+        for package in (self.package, self.path("gpt.pt2")):
+            refused = pipewright("tune", package, self.write_job(self.job()), "--ranks", 2, "-o", file, "--no-measure")
+            self.assertEqual(refused.code, 1, refused.out)
+            self.assertIn("notes.txt: is a file, but the output is a folder", refused.out)
+            self.assertEqual(file.read_text(), "mine")
+
+    def test_a_job_for_another_package(self):
+        save_file({"image": torch.rand(16, 4), "label": torch.rand(16, 4)}, self.path("images.safetensors"))
+        path = self.write_job(self.job(data={"tensors": "images.safetensors", "inputs": {"image": "image"},
+                                             "target": "label"}, loss="mse"))
+        for package in (self.package, self.path("gpt.pt2")):
+            refused = pipewright("tune", package, path, "--ranks", 2, "-o", self.path("other"))
+            self.assertEqual(refused.code, 1, refused.out)
+            self.assertIn('data.inputs: the model has no input "image"', refused.out)
+            self.assertNotIn("profile 1", refused.out)  # before anything is measured
+            self.assertFalse(self.path("other").exists())
+
+    def test_a_limit_where_not_every_size_was_measured(self):
+        self.succeed(self.tune("sizes", "--no-measure", "--force"))
+        kept = pathlib.Path(self.package) / "tuned/measured"
+        for file in kept.iterdir():
+            if "profile" in file.name and "-2-samples" not in file.name:
+                file.unlink()
+        refused = self.tune("sizes", "--budget", "0", "--memory", "1KB", "--force")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"nothing fits of what was measured before the time was over: .* \(4 microbatches of "
+                                      r"2 samples\)\n  give it more time")
+        self.assertRegex(refused.out, r"note: --budget ended the profiles: \d+ of \d+ were not measured")
+
+    def test_the_result_is_said(self):
+        result = self.tune("said", "--no-measure", "--force")
+        self.succeed(result)
+        rows = json.loads(self.path("said/report.json").read_text())["candidates"]
+        given = next(row for row in rows if row["as_given"])
+        best = rows[0]
+        if best is given:
+            said = "the fastest is the run as given: "
+        else:
+            said = f"{round(100 * (1 - best['predicted'] / given['predicted']))} % less than as given"
+        self.assertIn(said, result.out)
+        self.assertIn(said, self.path("said/report.html").read_text())
+
     def test_edited_files_stay(self):
         self.succeed(self.tune("kept", "--no-measure", "--exact"))
         self.path("kept/conf.json").write_text("mine")
         refused = self.tune("kept", "--no-measure", "--exact")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn("kept/conf.json", refused.out)
+        self.assertIn("kept/conf.json: was edited since it was written", refused.out)
         self.assertEqual(self.path("kept/conf.json").read_text(), "mine")
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
 
@@ -521,6 +572,19 @@ class TuneInference(Case):
         model = pipewright("tune", self.path("chain.pt2"), "--input", self.input, "--ranks", 2, "-o", self.path("model"))
         self.assertEqual(model.code, 1, model.out)
         self.assertIn("is a model file, and tune takes packages for inference", model.out)
+
+    def test_numbers_beyond_a_table(self):
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 4))
+        torch.export.save(torch.export.export(model, (torch.zeros(2, 3, dtype=torch.long),), strict=False,
+                                              dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},)),
+                          self.path("table.pt2"))
+        package = self.compile("table.pt2", "table.pkg", "--split", "children", "--ranks", "2")
+        save_file({"input": torch.tensor([[1, 2, 3], [4, 50, 6]])}, self.path("beyond.safetensors"))
+        refused = pipewright("tune", package, "--input", self.path("beyond.safetensors"), "--ranks", 2, "-o",
+                             self.path("beyond"))
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r'beyond\.safetensors: "input".*50')
+        self.assertNotIn("profile 1", refused.out)  # before anything is measured
 
 
 if __name__ == "__main__":

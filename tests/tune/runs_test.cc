@@ -25,6 +25,13 @@ TEST(TuneRuns, SayWhichProgramFailed) {
       << said;
 }
 
+// What it says matters more than its name and options.
+TEST(TuneRuns, SayFirstWhatIsWrong) {
+  const std::string said = ErrorOf(
+      [&] { OutputOf({"/bin/sh", "-c", "echo 'sh: x is 1, not 2' >&2; exit 1"}, TuneBudget()); });
+  EXPECT_TRUE(said.starts_with("x is 1, not 2 (said by /bin/sh -c ")) << said;
+}
+
 TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
   using Words = std::vector<std::string>;
   const TuneStart start = {"a:2,b:1", "mpirun --mca btl tcp"};
