@@ -13,7 +13,7 @@ namespace {
 
 std::string Milliseconds(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f ms", 1e3 * seconds);
+  std::snprintf(text, sizeof text, "%.*f ms", seconds < 1e-3 ? 3 : 1, 1e3 * seconds);
   return text;
 }
 
