@@ -72,18 +72,24 @@ int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
 }
 
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest, const ValueInfo& input) {
+  std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
+  if (input.shape.empty()) return range;
+  const std::string& first = input.shape[0];
+  if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
+    range = {std::max(range.first, symbol->second.first),
+             std::min(range.second, symbol->second.second)};
+  else if (first.find_first_not_of("0123456789") == std::string::npos)
+    range = {std::stoll(first), std::stoll(first)};
+  return range;
+}
+
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
   for (int input : manifest.inputs) {
-    const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
-    if (value.shape.empty()) continue;
-    const std::string& first = value.shape[0];
-    if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
-      range = {std::max(range.first, symbol->second.first),
-               std::min(range.second, symbol->second.second)};
-    else if (first.find_first_not_of("0123456789") == std::string::npos)
-      range = {std::max<int64_t>(range.first, std::stoll(first)),
-               std::min<int64_t>(range.second, std::stoll(first))};
+    const auto [least, most] =
+        SamplesAllowed(manifest, manifest.values[static_cast<size_t>(input)]);
+    range = {std::max(range.first, least), std::min(range.second, most)};
   }
   return range;
 }

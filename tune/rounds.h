@@ -45,7 +45,8 @@ bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
 // the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
-// Notes candidates that fail, and what the budget cut off.
+// Notes candidates that fail, and what the budget cut off. Candidates of inference also fail if
+// their outputs differ from those of the first that runs, by more than rounding.
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
@@ -68,7 +69,9 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
                each.profile.microbatch == job.microbatch_size;
       });
   if (profile == problem.profiles.end() || run.plan.steps > 1) {
-    notes.push_back("the unmodified job is not among the candidates: its steps overlap");
+    notes.push_back(std::string(problem.forward_only ? "the plain run" : "the unmodified job") +
+                    " is not among the candidates: " +
+                    (run.plan.steps > 1 ? "its steps overlap" : "its modules were not measured"));
     return std::nullopt;
   }
   TuneRow row;
@@ -89,7 +92,19 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.plan.ranks == b.plan.ranks;
 }
 
-// Returns the rows to measure: the job as given, if it is one, then the best of the search.
+// Moves the job as given to the front, so that the result is not slower, however short the time.
+// Without it, that with the fewest microbatches: outputs of inference are compared with the first.
+void OrderRows(const TuneRequest& request, std::vector<TuneRow>& rows) {
+  auto first =
+      std::find_if(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
+  if (first == rows.end() && request.infers())
+    first = std::min_element(rows.begin(), rows.end(), [](const TuneRow& a, const TuneRow& b) {
+      return a.candidate.microbatches < b.candidate.microbatches;
+    });
+  if (first != rows.end()) std::rotate(rows.begin(), first, first + 1);
+}
+
+// Returns the rows to measure: the best of the search, and the job as given, if it is one.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
   std::vector<TuneRow> rows;
@@ -121,8 +136,6 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
                             " on a rank, more than " + request.options + "memory");
   }
-  // It is measured first, so that the result is not slower, however short the time.
-  std::stable_partition(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
   return rows;
 }
 
@@ -173,12 +186,15 @@ void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
-  const std::string name = KeptPrefix(request) + "disk";
+  // A copy of the package may be on another disk.
+  const std::string name = KeptPrefix(request) + "disk-" +
+                           HexHash(std::filesystem::weakly_canonical(request.package).string());
   std::optional<Json> rate = ReadKept(kept, name, 1);
   try {
     if (!rate && !budget.IsOver()) {
       Say(request, "disk: one pass with all weights on it");
-      const TemporaryFile file = {request.output + "/disk_conf.json"};
+      const TemporaryFile file = {request.output + "/disk_conf.json"},
+                          output = {request.output + "/disk_output.safetensors"};
       const int modules = static_cast<int>(problem.manifest.modules.size());
       Conf conf = GroupModules(modules, modules);
       for (int m = 0; m < modules; ++m) {
@@ -189,7 +205,8 @@ void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
       const TuneRun run = {request.package,           "", file.path,    1,
                            RunsInProcess(request, 1), 1,  request.start};
       const auto count = static_cast<int>((problem.samples + *sizes.begin() - 1) / *sizes.begin());
-      if (const auto found = MeasureDisk({run, request.input, count, 1, request.output}, budget)) {
+      if (const auto found =
+              MeasureDisk({run, request.input, count, 1, request.output, output.path}, budget)) {
         rate = *found;
         WriteKept(kept, name, 1, *rate);
       }
@@ -257,6 +274,7 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
+  OrderRows(request, outcome.rows);
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName());
@@ -268,6 +286,11 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
+  if (request.infers() && outcome.rows.front().steps.empty() &&
+      winner.microbatches > job.microbatches)
+    outcome.notes.push_back("nothing ran, so it is not known whether outputs are the same with " +
+                            Counted(winner.microbatches, "microbatch") + " as with " +
+                            std::to_string(job.microbatches));
   files["conf.json"] =
       WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
   if (!request.infers()) files["job.json"] = JobText(request, job, winner);

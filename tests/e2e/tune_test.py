@@ -426,6 +426,19 @@ class Tune(Case):
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
 
 
+class Mixed(torch.nn.Module):
+    """Computes the mean of all rows, which the number of microbatches changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        pipe_split()
+        return self.last(x - x.mean(0, keepdim=True))
+
+
 class TuneInference(Case):
     """Tunes inference of a chain of layers, each of SIZE bytes of weights."""
     LAYERS, WIDTH, ROWS = 8, 1536, 12
@@ -557,6 +570,60 @@ class TuneInference(Case):
         refused = tune(10)
         self.assertEqual(refused.code, 1, refused.out)
         self.assertIn("its 10 rows cannot be cut into microbatches of 4 samples", refused.out)
+
+    def test_outputs_that_depend_on_the_microbatches(self):
+        export(Mixed(), torch.rand(4, 6), self.path("mixed.pt2"))
+        package = self.compile("mixed.pt2", "mixed.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(4, 6)}, self.path("rows.safetensors"))
+        tune = lambda *options: pipewright("tune", package, "--input", self.path("rows.safetensors"), "--ranks", 1, "-o",
+                                           self.path("mixed"), "--candidates", 20, "--repeat", 1, "--rounds", 1, *options)
+        self.succeed(tune())
+        found = self.report("mixed")["candidates"]
+        self.assertEqual({c["microbatches"] for c in found if "failure" not in c}, {1})
+        failed = [c for c in found if "failure" in c]
+        self.assertLessEqual({2, 4}, {c["microbatches"] for c in failed})
+        for candidate in failed:
+            self.assertRegex(candidate["failure"], r'with \d microbatches, output ".*" differs by \d+ % from that with 1')
+        self.assertEqual({path.name for path in self.path("mixed").iterdir()} - {".lock"},
+                         {"conf.json", "report.json", "report.html"})
+        predicted = tune("--no-measure", "--force")
+        self.succeed(predicted)
+        best = self.report("mixed")["candidates"][0]["microbatches"]
+        self.assertEqual("it is not known whether outputs are the same" in predicted.out, best > 1)
+
+    def test_an_input_that_has_no_samples(self):
+        class Scaled(Mixed):
+            def forward(self, factor, x, table):
+                x = self.first(x) * factor
+                pipe_split()
+                return self.last(x) @ table
+
+        inputs = (torch.tensor(2.0), torch.rand(4, 6), torch.rand(3, 3))
+        torch.export.save(torch.export.export(Scaled(), inputs, strict=False, dynamic_shapes=(
+            {}, {0: torch.export.Dim("batch", min=1, max=64)}, {})), self.path("scaled.pt2"))
+        package = self.compile("scaled.pt2", "scaled.pkg", "--ranks", "2")
+        save_file({"factor": torch.tensor(3.0), "x": torch.rand(8, 6), "table": torch.rand(3, 3)},
+                  self.path("scaled.safetensors"))
+        result = pipewright("tune", package, "--input", self.path("scaled.safetensors"), "--ranks", 1, "-o",
+                            self.path("scaled"), "--repeat", 1, "--rounds", 1)
+        self.succeed(result)
+        found = self.report("scaled")["candidates"]
+        self.assertEqual({(c["microbatches"], c["microbatch"]) for c in found}, {(1, 8)})
+        self.assertTrue(all(c["measured"] and c["measured_process_bytes"] > 10e6 for c in found))
+
+    def test_the_disk_of_a_copy_is_measured_again(self):
+        save_file({"input": torch.rand(1, self.WIDTH)}, self.path("row.safetensors"))
+        options = ["--input", self.path("row.safetensors"), "--ranks", 1, "--repeat", 1, "--no-measure", "--memory", "1GiB", "--force"]
+        self.succeed(pipewright("tune", self.package, "-o", self.path("disk"), *options))
+        again = pipewright("tune", self.package, "-o", self.path("disk"), *options)
+        copy = self.path("copy.pkg")
+        shutil.copytree(self.package, copy)
+        other = pipewright("tune", copy, "-o", self.path("disk2"), *options)
+        for result in (again, other):
+            self.succeed(result)
+            self.assertIn("from an earlier tune", result.out)
+        self.assertNotIn("disk: one pass", again.out)
+        self.assertIn("disk: one pass", other.out)
 
     def test_what_is_refused(self):
         for options in (["--exact"], ["--change-microbatch"], ["--machines", "m.json"]):
