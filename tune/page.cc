@@ -98,7 +98,7 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
              Counted(other.microbatches, "microbatch") + ")";
     break;
   }
-  return "<p>" + EscapeXml(title) + ", as predicted.</p>\n<div class=\"box\">" +
+  return "<p>" + EscapeXml(title) + ", as predicted, in microseconds.</p>\n<div class=\"box\">" +
          TimelineSvg(timelines, "time in microseconds") + "</div>\n";
 }
 

@@ -80,7 +80,11 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   if (!measured) return text + gain;
   const bool clear = *std::max_element(winner.steps.begin(), winner.steps.end()) <
                      *std::min_element(given->steps.begin(), given->steps.end());
-  return text + gain + (clear ? "" : ", but their measurements overlap");
+  const bool once = std::min(winner.steps.size(), given->steps.size()) == 1;
+  return text + gain +
+         (!clear ? ", but their measurements overlap"
+          : once ? ", measured once"
+                 : "");
 }
 
 std::string TuneCounts(const TuneResult& found) {

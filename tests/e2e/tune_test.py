@@ -144,7 +144,7 @@ class Tune(Case):
         export(Average(), torch.rand(2, 6), self.path("average.pt2"))
         job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
                "optimizer": SGD, "microbatches": 4, "microbatch_size": 4, "schedule": "gpipe"}
-        cases = (("norm", {}, [], "norm.num_batches_tracked", True), ("norm", {"buffers": "merge"}, [], "", None),
+        cases = (("norm", {}, [], "norm.running_mean", True), ("norm", {"buffers": "merge"}, [], "", None),
                  ("average", {"buffers": "merge"}, ["--change-microbatch"], "average", False))
         for number, (name, changes, options, buffer, merges) in enumerate(cases):
             with self.subTest(name, **changes):
