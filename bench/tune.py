@@ -5,11 +5,12 @@ turn; only these rounds count. One PyTorch process has as many threads as there 
 once, except for convolutions, whose batch norm ties results to the microbatch: it then computes the job's microbatches.
 
 --memory limits the memory of each rank instead: to what the weights and gradients of the job as given take, and a half,
-three quarters and all of its activations. The points of the grid that stay under the limit are those whose processes do,
-with the difference that the job as given has between its process and its prediction.
+three quarters and all of its activations. What a run takes is the peak of its tensors that `bench` counts, since processes
+differ by several megabytes besides.
 
 --package compares packages of your own, each with its job, instead of the models of bench/models.py, and without a
-PyTorch process. Samples go to RESULTS/raw/.
+PyTorch process. Rows and samples go to RESULTS/raw/, where they replace those of the same models, so that models can be
+measured one at a time.
 """
 import json
 import os
@@ -94,41 +95,46 @@ class Runs:
         """Makes each run take about this long after warm-up, with steps of about this length."""
         self.steps = min(max(round(1e3 * seconds / milliseconds), 4), 60)
 
-    def step(self, *what):
-        return self.run(*what)[0]
-
-    def run(self, job, conf, ranks, in_process=False):
-        """Returns milliseconds of a step, and bytes of the largest process."""
+    def step(self, job, conf, ranks, in_process=False):
+        """Returns milliseconds of a step."""
         metrics = os.path.join(self.folder, "metrics.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
+        self.start("train", job, conf, ranks, in_process, "--metrics", metrics, "--steps", str(WARMUP + self.steps), "--quiet")
+        with open(metrics) as file:
+            steps = [json.loads(line) for line in file]
+        return 1e3 * statistics.median(step["seconds"] for step in steps[WARMUP:])
+
+    def peak(self, job, conf, ranks, in_process=False):
+        """Returns the bytes that the tensors of the largest rank take."""
+        figures = json.loads(self.start("bench", job, conf, ranks, in_process, "--steps", "1", "--json"))
+        return max(rank["peak_bytes"] for rank in figures["ranks"])
+
+    def start(self, command, job, conf, ranks, in_process, *options):
         program = os.path.join(self.build, "pipewright-run")
         start = [program, "--in-process", str(ranks)] if ranks == 1 or in_process else \
             ["mpirun", *place_ranks(ranks), "-n", str(ranks), program]
         environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        done = subprocess.run([*start, "train", self.package, job, "--conf", conf, "--metrics", metrics, "--steps",
-                               str(WARMUP + self.steps), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, env=environment)
+        done = subprocess.run([*start, command, self.package, job, "--conf", conf, *options], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=environment)
         if done.returncode:
             raise Refused(f"{job} with {conf}: {done.stderr}")
-        with open(metrics) as file:
-            steps = [json.loads(line) for line in file]
-        return (1e3 * statistics.median(step["seconds"] for step in steps[WARMUP:]),
-                max(bytes for step in steps for bytes in step.get("memory", [0])))
+        return done.stdout
 
 
-def grid(runs, given, modules, changes, names):
+def grid(options, runs, given, modules, changes):
     """Yields (name, job, conf, ranks) of every point that the programs accept."""
     samples = given["microbatches"] * given["microbatch_size"]
     counts = [given["microbatches"]] if not changes else [1 << i for i in range(samples.bit_length()) if samples % (1 << i) == 0]
+    counts = [count for count in counts if count in (options.counts or counts)]
     for ranks in RANKS:
-        for schedule in names if ranks > 1 else ["1f1b"]:
+        for schedule in (options.schedules or schedules(runs.build)) if ranks > 1 else ["1f1b"]:
             try:
                 conf = make_conf(runs.build, runs.folder, modules, schedule, ranks)
             except subprocess.CalledProcessError:
                 continue
             for count in counts:
-                for body in BODIES:
+                for body in options.bodies:
                     job = {**given, "schedule": schedule, "microbatches": count, "microbatch_size": samples // count,
                            "body": body}
                     name = f"{schedule}-{ranks}-{count}-{body}"
@@ -157,7 +163,7 @@ def compare(options, label, runs, given, modules, changes, single):
     length = runs.step(*as_given)
     runs.last(0.3, length)
     points, refused = {}, 0
-    for point, *what in grid(runs, given, modules, changes, options.schedules or schedules(options.build)):
+    for point, *what in grid(options, runs, given, modules, changes):
         try:
             points[point] = (runs.step(*what), what)
         except Refused:
@@ -182,7 +188,7 @@ def compare(options, label, runs, given, modules, changes, single):
            f"{ratio('one process') if single else '-'} | {predicted / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
-                 "best": best}
+                 "best": best, "candidates": candidates}
 
 
 def compare_memory(options, name, size):
@@ -195,21 +201,18 @@ def compare_memory(options, name, size):
         as_given = [job, make_conf(options.build, folder, MODULES[name], "1f1b", max(RANKS)), max(RANKS)]
         runs.last(0.3, runs.step(*as_given))
         points = {}
-        for point, *what in grid(runs, given, MODULES[name], name != "conv", options.schedules or schedules(options.build)):
+        for point, *what in grid(options, runs, given, MODULES[name], name != "conv"):
             try:
-                points[point] = (*runs.run(*what), what)
+                points[point] = (runs.step(*what), runs.peak(*what), what)
             except Refused:
                 pass
-        _, candidates = tune(options, runs, job)
-        [peaks] = [c["peak_bytes"] for c in candidates if c["as_given"]]
-        peak = max(peaks)
+        peak = runs.peak(*as_given)
         weights = [os.path.getsize(os.path.join(runs.package, "weights", file))
                    for file in os.listdir(os.path.join(runs.package, "weights"))]
         kept = 2 * sum(weights) / max(RANKS)  # weights and gradients; stages have the same number of modules
-        process = runs.run(*as_given)[1] - peak
         for share in (0.5, 0.75, 1):
             limit = kept + share * (peak - kept)
-            fitting = {point: ms for point, (ms, bytes, _) in points.items() if bytes - process <= limit}
+            fitting = {point: ms for point, (ms, bytes, _) in points.items() if bytes <= limit}
             label = f"{name} {size}, {100 * share:.0f} % of activations: {limit / 1e6:.0f} MB"
             try:
                 tuned, candidates = tune(options, runs, job, "--memory", str(int(limit)))
@@ -222,14 +225,14 @@ def compare_memory(options, name, size):
             samples = {each: [] for each in ["tuned", *best]}
             for _ in range(options.repetitions):
                 for each in samples:
-                    samples[each].append(runs.run(*(tuned if each == "tuned" else points[each][2])))
-            used = max(bytes for _, bytes in samples["tuned"]) - process
-            median = lambda each: statistics.median(ms for ms, _ in samples[each])
+                    samples[each].append(runs.step(*(tuned if each == "tuned" else points[each][2])))
+            used = runs.peak(*tuned)
+            median = lambda each: statistics.median(samples[each])
             winner = min(best, key=median, default=None)
-            ratio = show(spread([a / b for (a, _), (b, _) in zip(samples["tuned"], samples[winner])])) if winner else "-"
+            ratio = show(spread([a / b for a, b in zip(samples["tuned"], samples[winner])])) if winner else "-"
             row = f"| {label} | {median('tuned'):.1f} ms, {used / limit:.2f} of the limit | {ratio} ({winner}) |"
             print(row, flush=True)
-            yield row, {"samples": samples, "limit": limit, "process": process}
+            yield row, {"samples": samples, "limit": limit, "used": used, "candidates": candidates}
 
 
 def compare_model(options, name, size):
@@ -272,22 +275,28 @@ def main():
     parser.add_argument("--memory", action="store_true", help="compare under limits of memory")
     parser.add_argument("--package", nargs=2, action="append", metavar=("PACKAGE", "JOB"))
     parser.add_argument("--schedules", nargs="+", help="of the grid (default: all that can run)")
+    parser.add_argument("--counts", nargs="+", type=int, help="of microbatches in the grid (default: all powers of two)")
+    parser.add_argument("--bodies", nargs="+", default=BODIES, choices=BODIES, help="of modules in the grid")
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
-    raw = {"title": "Tuning", "samples": {}, "table": [
-        "| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
-        "|---|---|---|---|---|---|"]}
+    table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
+             "|---|---|---|---|---|---|"]
     if options.memory:
-        raw = {"title": "Tuning under limits of memory", "samples": {}, "table": [
-            "| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]}
+        table = ["| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]
+    path = os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json")
 
     def add(label, row, samples):
-        raw["table"].append(row)
+        raw = {"rows": {}, "samples": {}}
+        if os.path.exists(path):
+            with open(path) as file:
+                raw = json.load(file)
+        raw["rows"][label] = row
         raw["samples"][label] = samples
-        write(os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json"), raw)
+        raw["table"] = [*table, *raw["rows"].values()]
+        write(path, raw)
 
     for package, job in options.package or []:
-        add(package, *compare_package(options, package, job))
+        add(os.path.basename(os.path.normpath(package)), *compare_package(options, package, job))
     for name in [] if options.package else options.models:
         for size in options.sizes:
             if not options.memory:

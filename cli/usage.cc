@@ -100,7 +100,10 @@ std::string UsageMessage(CLI::App& app, const CLI::ParseError& error) {
              "\n";
   }
   std::string list = "\n  see " + name + " --help\n";
-  bool over = dynamic_cast<const CLI::ExtrasError*>(&error) || command == &app;
+  // An unknown option may be why another argument is missing, or one too many.
+  bool over = dynamic_cast<const CLI::ExtrasError*>(&error) || command == &app ||
+              std::any_of(extras.begin(), extras.end(),
+                          [](const std::string& extra) { return extra.starts_with("--"); });
   if (over && !extras.empty()) return name + ": " + Unexpected(*command, extras) + list;
   std::string what = error.what();
   const CLI::Option* option = OptionOf(*command, what);

@@ -13,13 +13,22 @@ namespace pipewright {
 
 namespace {
 
+// Returns the buffers with counts of steps last: others say more about the model.
+std::vector<WrittenBuffer> CountsLast(std::vector<WrittenBuffer> written) {
+  std::stable_partition(written.begin(), written.end(), [](const WrittenBuffer& buffer) {
+    return !buffer.name.ends_with("num_batches_tracked");
+  });
+  return written;
+}
+
 // Returns why results depend on the size of microbatches, or "" if they do not.
 std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manifest,
                                const std::vector<WrittenBuffer>& written, const Job& job) {
   if (job.partial) return "with \"partial\", the samples of the last step of an epoch depend on it";
   if (!job.data.length.empty())
     return "with \"length\", samples are padded to the longest of their microbatch";
-  if (!written.empty()) return "forward writes to " + written[0].name + ", which depends on it";
+  if (!written.empty())
+    return "forward writes to " + CountsLast(written)[0].name + ", which depends on it";
   // Without running statistics, it writes to no buffer.
   for (const ModuleInfo& module : manifest.modules)
     if (ReadFile(request.package + "/" + module.code).find("batch_norm(") != std::string::npos)
@@ -33,7 +42,7 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
 // Returns why replicas of a stage would compute something else than the stage on one rank, by more
 // than rounding, or "" if they do not.
 std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& job) {
-  for (const WrittenBuffer& buffer : written)
+  for (const WrittenBuffer& buffer : CountsLast(written))
     if (!job.merge_buffers || !buffer.merges)
       return "forward writes to " + buffer.name +
              ", and each replica would keep that of its own microbatches" +
@@ -63,18 +72,24 @@ int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
 }
 
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest, const ValueInfo& input) {
+  std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
+  if (input.shape.empty()) return range;
+  const std::string& first = input.shape[0];
+  if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
+    range = {std::max(range.first, symbol->second.first),
+             std::min(range.second, symbol->second.second)};
+  else if (first.find_first_not_of("0123456789") == std::string::npos)
+    range = {std::stoll(first), std::stoll(first)};
+  return range;
+}
+
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
   for (int input : manifest.inputs) {
-    const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
-    if (value.shape.empty()) continue;
-    const std::string& first = value.shape[0];
-    if (auto symbol = manifest.symbols.find(first); symbol != manifest.symbols.end())
-      range = {std::max(range.first, symbol->second.first),
-               std::min(range.second, symbol->second.second)};
-    else if (first.find_first_not_of("0123456789") == std::string::npos)
-      range = {std::max<int64_t>(range.first, std::stoll(first)),
-               std::min<int64_t>(range.second, std::stoll(first))};
+    const auto [least, most] =
+        SamplesAllowed(manifest, manifest.values[static_cast<size_t>(input)]);
+    range = {std::max(range.first, least), std::min(range.second, most)};
   }
   return range;
 }

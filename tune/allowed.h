@@ -22,7 +22,8 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
                                   const std::vector<WrittenBuffer>& written, const Job& job,
                                   std::vector<std::string>& notes);
 
-// Returns the least and the largest number of samples that the inputs allow.
+// Returns the least and the largest number of samples that an input allows, or all inputs.
+std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest, const ValueInfo& input);
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest);
 
 // Limits the candidates of `problem` to those with the job's results. Notes what is left out.

@@ -36,7 +36,8 @@ std::string DurationText(double seconds) {
   return std::to_string(static_cast<long>(std::ceil(seconds / kHour))) + " h";
 }
 
-TuneBudget::TuneBudget(double seconds) : start_(Clock::now()), seconds_(seconds) {}
+TuneBudget::TuneBudget(double seconds, const std::string& option)
+    : start_(Clock::now()), seconds_(seconds), option_(option) {}
 
 double TuneBudget::Passed() const {
   return std::chrono::duration<double>(Clock::now() - start_).count();
@@ -44,11 +45,11 @@ double TuneBudget::Passed() const {
 
 double TuneBudget::Left() const { return interrupted ? 0 : std::max(0.0, seconds_ - Passed()); }
 
-TuneBudget TuneBudget::Share(double share) const { return TuneBudget(share * Left()); }
+TuneBudget TuneBudget::Share(double share) const { return TuneBudget(share * Left(), option_); }
 
 ChildLimits TuneBudget::Limits() const { return {Left(), &interrupted}; }
 
-std::string TuneBudget::Ended() const { return interrupted ? "the interrupt" : "--budget"; }
+std::string TuneBudget::Ended() const { return interrupted ? "the interrupt" : option_; }
 
 InterruptsEndBudgets::InterruptsEndBudgets() {
   interrupted = 0;

@@ -19,8 +19,9 @@ class TuneBudget {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Begins now.
-  explicit TuneBudget(double seconds = std::numeric_limits<double>::infinity());
+  // Begins now. `option` is what the user gave it with.
+  explicit TuneBudget(double seconds = std::numeric_limits<double>::infinity(),
+                      const std::string& option = "--budget");
 
   // Returns the seconds that are left, 0 at least. After an interrupt, none are.
   double Left() const;
@@ -30,12 +31,13 @@ class TuneBudget {
   TuneBudget Share(double share) const;
   // Returns the limits for a program that runs now.
   ChildLimits Limits() const;
-  // Returns what ended it: "--budget" or "the interrupt".
+  // Returns what ended it: its option or "the interrupt".
   std::string Ended() const;
 
  private:
   Clock::time_point start_;
   double seconds_;
+  std::string option_;
 };
 
 // While one exists, SIGINT and SIGTERM end all budgets. A second signal ends the process.

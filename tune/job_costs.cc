@@ -21,12 +21,17 @@ namespace {
 
 constexpr int kSteps = 5;
 
-// Returns the figures of a run on one rank; none if the budget is over.
+// Returns the figures of a run on one rank with microbatches of this size; none if the budget is
+// over.
 std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
-                                 const TuneBudget& budget, int threads, int modules) {
+                                 const TuneBudget& budget, int threads, int64_t size, int modules) {
   const TemporaryFile job_file = {request.output + "/own_job.json"},
                       conf_file = {request.output + "/own_conf.json"};
-  JobChanges changes = {kDefaultSchedule, job.microbatches, SamplesOf(job), {}, threads};
+  const int64_t samples = SamplesOf(job);
+  const auto microbatches = size == job.microbatch_size
+                                ? job.microbatches
+                                : static_cast<int>((samples + size - 1) / size);
+  JobChanges changes = {kDefaultSchedule, microbatches, samples, {}, threads};
   WriteFile(job_file.path, ChangedJob(job.path, job_file.path, changes));
   WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
   return BenchRun({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
@@ -35,39 +40,78 @@ std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
 }
 
 // Returns the name for the measurements of jobs with these losses, optimizer and sizes.
-std::string NameOf(const Job& job, int threads) {
+std::string NameOf(const Job& job, int threads, int64_t size) {
   Json text = ParseJson(job.text, job.path);
   for (const char* key :
        {"data", "validation", "steps", "save", "metrics", "checkpoint", "report", "tensorboard",
         "schedule", "plan", "costs", "memory", "recompute", "seed", "log_every"})
     text.erase(key);
-  return "job-" + HexHash(text.dump()) + "-" + std::to_string(threads) + "-threads";
+  std::string name = "job-" + HexHash(text.dump()) + "-" + std::to_string(threads) + "-threads";
+  if (size != job.microbatch_size) name += "-" + std::to_string(size) + "-samples";
+  return name;
+}
+
+int64_t LargestSize(const TuneProblem& problem, int threads) {
+  int64_t largest = 0;
+  for (const TuneProfile& each : problem.profiles)
+    if (each.profile.threads == threads) largest = std::max(largest, each.profile.microbatch);
+  return largest;
+}
+
+// What is left of a run without its modules, in seconds.
+struct Rest {
+  int64_t size = 1;  // samples of a microbatch
+  double forward = 0, backward = 0, step_per_byte = 0;
+};
+
+std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
+                           const TuneProblem& problem) {
+  constexpr double kMicroseconds = 1e-6;
+  const auto of_size = [&](const TuneProfile& each) {
+    return each.profile.threads == threads && each.profile.microbatch == size;
+  };
+  const auto profile = std::find_if(problem.profiles.begin(), problem.profiles.end(), of_size);
+  if (profile == problem.profiles.end()) return std::nullopt;
+  const Json& costs = figures.at("stages").at(0).at("costs");
+  Rest rest = {size, kMicroseconds * costs.at("F").get<double>(),
+               kMicroseconds * costs.at("B").get<double>()};
+  double trained = 0;
+  for (const ProfileNode& node : profile->profile.nodes) {
+    rest.forward -= node.forward.median;
+    rest.backward -= node.backward.median;
+    trained += node.trained;
+  }
+  if (trained <= 0) return std::nullopt;
+  rest.forward = std::max(0.0, rest.forward), rest.backward = std::max(0.0, rest.backward);
+  rest.step_per_byte = kMicroseconds * costs.at("step").get<double>() / trained;
+  return rest;
+}
+
+// Returns the value for `size` samples on the line through two rests, or through zero and one.
+double OnLine(const std::vector<Rest>& rests, double Rest::* value, int64_t size) {
+  const Rest &first = rests.front(), &last = rests.back();
+  if (rests.size() == 1)
+    return first.*value * static_cast<double>(size) / static_cast<double>(first.size);
+  const double share =
+      static_cast<double>(size - first.size) / static_cast<double>(last.size - first.size);
+  return std::max(0.0, first.*value + share * (last.*value - first.*value));
 }
 
 }  // namespace
 
-void SetJobCosts(const Json& figures, int threads, int64_t size, TuneProblem& problem) {
-  constexpr double kMicroseconds = 1e-6;
-  const Json& costs = figures.at("stages").at(0).at("costs");
-  double forward = kMicroseconds * costs.at("F").get<double>(),
-         backward = kMicroseconds * costs.at("B").get<double>(), trained = 0;
-  for (const TuneProfile& each : problem.profiles) {
-    if (each.profile.threads != threads || each.profile.microbatch != size) continue;
-    for (const ProfileNode& node : each.profile.nodes) {
-      forward -= node.forward.median;
-      backward -= node.backward.median;
-      trained += node.trained;
-    }
-    break;
-  }
-  if (trained <= 0) return;
-  const double step = kMicroseconds * costs.at("step").get<double>();
+void SetJobCosts(const std::map<int64_t, Json>& figures, int threads, TuneProblem& problem) {
+  std::vector<Rest> rests;
+  for (const auto& [size, of_size] : figures)
+    if (const std::optional<Rest> rest = RestOf(of_size, threads, size, problem))
+      rests.push_back(*rest);
+  if (rests.empty()) return;
   for (TuneProfile& each : problem.profiles) {
     if (each.profile.threads != threads) continue;
-    const double share = static_cast<double>(each.profile.microbatch) / static_cast<double>(size);
-    each.loss_forward = std::max(0.0, forward) * share;
-    each.loss_backward = std::max(0.0, backward) * share;
-    each.step_per_byte = step / trained;
+    const int64_t size = each.profile.microbatch;
+    each.loss_forward = OnLine(rests, &Rest::forward, size);
+    each.loss_backward = OnLine(rests, &Rest::backward, size);
+    // After a single microbatch, the gradients are where its backward left them.
+    each.step_per_byte = (size >= rests.back().size ? rests.back() : rests.front()).step_per_byte;
   }
 }
 
@@ -79,21 +123,30 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
   for (const TuneProfile& profile : problem.profiles) threads.insert(profile.profile.threads);
   bool missing = false;
   for (int count : threads) {
-    const std::string name = NameOf(job, count);
-    std::optional<Json> figures = ReadKept(kept, name, kSteps);
+    std::map<int64_t, Json> by_size;
     try {
-      if (!figures && !budget.IsOver()) {
-        Say(request, "loss and optimizer: 1 rank of " + Counted(count, "thread"));
-        figures = FiguresOfJob(request, job, budget, count, modules);
-        if (figures) WriteKept(kept, name, kSteps, *figures);
+      for (int64_t size : {job.microbatch_size, LargestSize(problem, count)}) {
+        if (by_size.count(size)) continue;
+        const std::string name = NameOf(job, count, size);
+        std::optional<Json> figures = ReadKept(kept, name, kSteps);
+        if (!figures && !budget.IsOver()) {
+          Say(request, "loss and optimizer: 1 rank of " + Counted(count, "thread") +
+                           ", microbatches of " + Counted(size, "sample"));
+          figures = FiguresOfJob(request, job, budget, count, size, modules);
+          if (figures) WriteKept(kept, name, kSteps, *figures);
+        }
+        if (!figures) continue;
+        by_size[size] = *figures;
+        SetJobCosts(by_size, count, problem);
       }
-      missing = missing || !figures;
-      if (figures) SetJobCosts(*figures, count, job.microbatch_size, problem);
+      missing = missing || by_size.empty();
     } catch (const std::exception& error) {
-      notes.push_back(
-          "predictions are without loss and optimizer, since the job does not run on "
-          "one rank: " +
-          std::string(error.what()));
+      notes.push_back((by_size.empty()
+                           ? "predictions are without loss and optimizer, since the job does not "
+                             "run on one rank: "
+                           : "predictions assume that the loss takes as long for each sample as in "
+                             "the job's microbatches, since larger ones do not run on one rank: ") +
+                      std::string(error.what()));
     }
   }
   if (missing)

@@ -1,5 +1,7 @@
 // What a job adds to its modules: the loss and the optimizer's step.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,13 +14,14 @@ namespace pipewright {
 
 // Measures steps of the job on one rank, for each number of threads, and sets the costs of loss and
 // optimizer in the profiles of `problem`: what a microbatch takes longer than its modules, and
-// the time of a step. A loss grows with the samples. Uses what an earlier tune measured. Notes it
-// if the job does not run on one rank or the budget is over: both then count as free.
+// the time of a step. Measures the job's own microbatches and the largest, since a loss takes time
+// for each microbatch as well as for each sample. Uses what an earlier tune measured. Notes it if
+// the job does not run on one rank or the budget is over: both then count as free.
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes);
 
-// Sets the costs in the profiles with `threads` threads from the figures of `bench --json` for
-// microbatches of `size` samples, all modules in one stage.
-void SetJobCosts(const Json& figures, int threads, int64_t size, TuneProblem& problem);
+// Sets the costs in the profiles with `threads` threads from the figures of `bench --json`, all
+// modules in one stage, by the samples of a microbatch.
+void SetJobCosts(const std::map<int64_t, Json>& figures, int threads, TuneProblem& problem);
 
 }  // namespace pipewright

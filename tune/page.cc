@@ -28,6 +28,16 @@ td.over { color: #d9442f } pre { overflow: auto; padding: 10px; border: 1px soli
 </style>
 )";
 
+constexpr char kColumns[] =
+    R"(<p>The fastest comes first. <i>microbatches</i>: their number, and the
+samples in each. <i>stages</i>: if there are fewer than ranks, several ranks hold replicas of one.
+<i>predicted</i>: by the simulator, from the measured modules. <i>expected</i>: predicted, times how
+much longer the candidates before it took than predicted. <i>measured</i>: the median of the runs,
+which took <i>from - to</i>. <i>bubble</i>: the share of time that ranks wait, as predicted.
+<i>peak</i>: the memory of the tensors of the fullest rank, as predicted. <i>binds</i>: what limits
+the candidate.</p>
+)";
+
 using Cells = std::vector<std::vector<std::string>>;
 
 // The first row is the head.
@@ -88,7 +98,7 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
              Counted(other.microbatches, "microbatch") + ")";
     break;
   }
-  return "<p>" + EscapeXml(title) + ", as predicted.</p>\n<div class=\"box\">" +
+  return "<p>" + EscapeXml(title) + ", as predicted, in microseconds.</p>\n<div class=\"box\">" +
          TimelineSvg(timelines, "time in microseconds") + "</div>\n";
 }
 
@@ -99,10 +109,12 @@ std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
   const TuneCandidate& winner = outcome.rows.front().candidate;
   std::string html = kHead + ("<title>" + EscapeXml("Tuning of " + request.package)) +
                      "</title>\n<h1>" + EscapeXml("Tuning of " + request.package) + "</h1>\n<pre>" +
-                     EscapeXml(start_line) + "</pre>\n";
+                     EscapeXml(start_line) + "</pre>\n<p>" + EscapeXml(TuneVerdict(outcome)) +
+                     "</p>\n";
   if (!request.machines.empty())
     html += "<p>Every figure is an estimate for " + EscapeXml(request.machines) + ".</p>\n";
   html += Heading("Candidates") + TableHtml(TuneCells(outcome.rows, !request.machines.empty()));
+  html += kColumns;
   html += "<p>" + EscapeXml(TuneCounts(outcome.found)) + "</p>\n<ul>\n";
   for (const std::string& note : outcome.notes) html += "<li>" + EscapeXml(note) + "</li>\n";
   html += "</ul>\n" + Heading("Memory of the winner") + MemoryTable(problem, winner);

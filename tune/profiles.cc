@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "formats/profile/profile.h"
 #include "plan/tune/interpolate.h"
@@ -25,6 +26,7 @@ struct Point {
 };
 
 constexpr double kDisturbing = 0.2;  // cores that other programs use
+constexpr double kUnsteady = 1;      // of a time: more than its size can explain
 
 using Profiles = std::map<Point, Profile>;
 
@@ -146,26 +148,29 @@ void AddProfiles(Measuring& state, int ranks, int threads, const std::set<int64_
 }
 
 void NoteInterpolation(Measuring& state, size_t sizes) {
-  double error = -1;
+  std::vector<double> errors;
   std::map<std::pair<int, int>, std::vector<const Profile*>> curves;
   for (const auto& [point, profile] : state.profiles)
     curves[{point.ranks, point.threads}].push_back(&profile);
   size_t measured = 0;
   for (const auto& [where, curve] : curves) {
     measured = std::max(measured, curve.size());
-    error = std::max(error, InterpolationError(curve));
+    for (double error : InterpolationErrors(curve)) errors.push_back(error);
   }
   if (measured >= sizes) return;
-  char text[200];
-  if (error < 0)
+  const double most = errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
+  char text[300];
+  if (errors.empty())
     std::snprintf(text, sizeof text,
                   "%zu of %zu sizes of microbatches were measured, the others are interpolated",
                   measured, sizes);
   else
     std::snprintf(text, sizeof text,
                   "%zu of %zu sizes of microbatches were measured, the others are interpolated; "
-                  "measured sizes differ from their interpolation by up to %.1f %%",
-                  measured, sizes, 100 * error);
+                  "measured sizes differ from their interpolation by %.1f %% (the median), and by "
+                  "%.1f %% at most%s",
+                  measured, sizes, 100 * Median(errors), 100 * most,
+                  most > kUnsteady ? ", where times are unsteady or too short to measure" : "");
   state.notes.push_back(text);
 }
 
@@ -189,7 +194,7 @@ std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks
   return {job.threads, share};
 }
 
-void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
+bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
   Measuring state = {request,
@@ -216,11 +221,15 @@ void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     try {
       if (!GetPoint(state, point)) break;
     } catch (const Error& error) {
-      if (point.size == job.microbatch_size) throw;
+      // Inference of a large file need not fit into memory at once.
+      const bool own = point.size == job.microbatch_size;
+      if (own && (!request.infers() || wanted.sizes.size() == 1)) throw;
       notes.push_back("no microbatches of " + Counted(point.size, "sample") + ": " + error.what());
       state.refused.insert(point.size);
     }
   }
+  if (state.profiles.empty() && done == points.size())
+    throw Error(request.package, "no size of microbatches can be measured: " + notes.back());
   if (state.profiles.empty())
     throw Error(request.package, budget.Ended() + " ended tune before anything was measured",
                 "give it more time");
@@ -246,6 +255,7 @@ void MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     for (int threads : ThreadCounts(request, job, ranks, CoresHere()))
       AddProfiles(state, ranks, threads, wanted.sizes);
   NoteInterpolation(state, wanted.sizes.size());
+  return done == points.size();
 }
 
 }  // namespace pipewright

@@ -16,9 +16,10 @@ struct TuneStart {
 
 struct TuneRequest {
   std::string package, job, output;
-  std::string input;     // of inference, a safetensors file, instead of a job; empty: training
-  std::string memory;    // of the tensors of a rank, as the user wrote it; empty: no limit
-  std::string machines;  // a file that describes other machines; empty: those at hand
+  std::string input;  // of inference, a safetensors file, instead of a job; empty: training
+  std::string options = "--";  // begins the names of the options for `memory` and `budget`
+  std::string memory;          // of the tensors of a rank, as the user wrote it; empty: no limit
+  std::string machines;        // a file that describes other machines; empty: those at hand
   // Where the caller writes a package with the stages that are found as its modules; empty: the
   // package stays as it is.
   std::string cut_package;

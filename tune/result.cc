@@ -1,6 +1,7 @@
 #include "tune/result.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "base/median.h"
@@ -13,7 +14,12 @@ namespace {
 
 std::string Milliseconds(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f ms", 1e3 * seconds);
+  // Steps of less than a millisecond differ in later digits.
+  std::snprintf(text, sizeof text, "%.*f ms",
+                seconds < 1e-3   ? 4
+                : seconds < 1e-2 ? 2
+                                 : 1,
+                1e3 * seconds);
   return text;
 }
 
@@ -54,6 +60,31 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
                      bubble, SizeText(static_cast<int64_t>(LargestPeak(c))), row.binds});
   }
   return table;
+}
+
+std::string TuneVerdict(const TuneOutcome& outcome) {
+  const TuneRow& winner = outcome.rows.front();
+  const auto given = std::find_if(outcome.rows.begin(), outcome.rows.end(),
+                                  [](const TuneRow& row) { return row.as_given; });
+  const bool measured = !winner.steps.empty();
+  const TuneCandidate& c = winner.candidate;
+  const double step = measured ? Median(winner.steps) : c.step;
+  const std::string time = Milliseconds(step) + (measured ? "" : " (predicted)");
+  if (winner.as_given) return "the fastest is the run as given: " + time;
+  const std::string text = "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") +
+                           " with " + Counted(c.microbatches, "microbatch") + ": " + time;
+  if (given == outcome.rows.end() || (measured && given->steps.empty())) return text;
+  const double before = measured ? Median(given->steps) : given->candidate.step;
+  const std::string gain =
+      ", " + std::to_string(std::lround(100 * (1 - step / before))) + " % less than as given";
+  if (!measured) return text + gain;
+  const bool clear = *std::max_element(winner.steps.begin(), winner.steps.end()) <
+                     *std::min_element(given->steps.begin(), given->steps.end());
+  const bool once = std::min(winner.steps.size(), given->steps.size()) == 1;
+  return text + gain +
+         (!clear ? ", but their measurements overlap"
+          : once ? ", measured once"
+                 : "");
 }
 
 std::string TuneCounts(const TuneResult& found) {

@@ -23,6 +23,10 @@ struct TuneOutcome {
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);
 
+// Returns which candidate won, and by how much: "the fastest is zbv on 2 ranks with 4 microbatches:
+// 31.0 ms, 12 % less than as given".
+std::string TuneVerdict(const TuneOutcome& outcome);
+
 // Returns how many candidates were simulated and left out: "candidates: 12 simulated, ...".
 std::string TuneCounts(const TuneResult& found);
 

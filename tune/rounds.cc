@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -12,6 +13,7 @@
 #include "plan/simulate/lower_bound.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
+#include "tune/outputs.h"
 #include "tune/profiles.h"
 #include "tune/runs.h"
 #include "tune/temporary_file.h"
@@ -52,11 +54,29 @@ namespace {
 
 constexpr double kSeconds = 1;  // length of a measurement, to average out noise
 
+// The outputs of the first candidate that runs, with which those of the others are compared.
+struct FirstOutputs {
+  const TemporaryFile file;
+  int microbatches = 0;  // 0: nothing ran
+};
+
 std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
-                                      const TuneRow& row, const TuneRun& run) {
-  return MeasurePass(
-      {run, request.input, row.candidate.microbatches, row.candidate.threads, request.output},
+                                      const TuneRow& row, const TuneRun& run, FirstOutputs& first) {
+  const TemporaryFile output = {request.output + "/candidate_output.safetensors"};
+  const int microbatches = row.candidate.microbatches;
+  const std::optional<MeasuredStep> pass = MeasurePass(
+      {run, request.input, microbatches, row.candidate.threads, request.output, output.path},
       budget);
+  if (!pass || !row.steps.empty()) return pass;
+  if (first.microbatches == 0) {
+    std::filesystem::rename(output.path, first.file.path);
+    first.microbatches = microbatches;
+  } else if (const std::string why = WhyOutputsDiffer(output.path, first.file.path); !why.empty()) {
+    throw Error(request.input, "with " + Counted(microbatches, "microbatch") + ", output " + why +
+                                   " from that with " + std::to_string(first.microbatches) +
+                                   ": forward mixes rows, or draws random numbers");
+  }
+  return pass;
 }
 
 std::optional<MeasuredStep> StepOfRow(const TuneRequest& request, const Job& job,
@@ -77,15 +97,15 @@ std::optional<MeasuredStep> StepOfRow(const TuneRequest& request, const Job& job
 }
 
 // Runs a candidate once. Returns false if the budget is over.
-bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget,
-                TuneRow& row) {
+bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget, TuneRow& row,
+                FirstOutputs& first) {
   const TemporaryFile conf_file = {request.output + "/candidate_conf.json"};
   WriteFile(conf_file.path, WriteConf(row.candidate.conf));
   TuneRun run = {request.package, "", conf_file.path, row.candidate.ranks, row.in_process};
   run.start = request.start;
-  run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
+  run.steps = static_cast<int>(std::clamp(std::ceil(kSeconds / row.candidate.step), 3.0, 50.0));
   const std::optional<MeasuredStep> step = request.infers()
-                                               ? PassOfRow(request, budget, row, run)
+                                               ? PassOfRow(request, budget, row, run, first)
                                                : StepOfRow(request, job, budget, row, run);
   if (!step) return false;
   row.steps.push_back(step->seconds);
@@ -105,6 +125,14 @@ void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
                         : ""));
 }
 
+// Returns the shortest measured step; kNoLimit if none is measured.
+double BestStep(const std::vector<TuneRow>& rows) {
+  double best = kNoLimit;
+  for (const TuneRow& row : rows)
+    if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+  return best;
+}
+
 }  // namespace
 
 double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows) {
@@ -117,27 +145,35 @@ double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& 
   return candidate.step * (!alike.empty() ? Median(alike) : !all.empty() ? Median(all) : 1);
 }
 
+bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
+  if (row.steps.empty()) return false;
+  double differ = 1.25;
+  for (const TuneRow& each : rows) {
+    if (each.steps.empty()) continue;
+    const auto [low, high] = std::minmax_element(each.steps.begin(), each.steps.end());
+    differ = std::max(differ, *high / *low);
+  }
+  return Median(row.steps) > differ * BestStep(rows);
+}
+
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
+  FirstOutputs first = {{request.output + "/first_output.safetensors"}};
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
-    double best = kNoLimit;
-    for (const TuneRow& row : rows)
-      if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+    const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
     if (round == 1) {
-      const auto first = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
+      const auto fastest = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
         return row.failure.empty() && Median(row.steps) <= best;
       });
-      for (TuneRow& variant : VariantsOf(*first, request, job, problem)) rows.push_back(variant);
+      for (TuneRow& variant : VariantsOf(*fastest, request, job, problem)) rows.push_back(variant);
     }
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
-      constexpr double kSlower = 1.25;  // more than rounds of one candidate differ
-      if (!row.failure.empty() || (!row.steps.empty() && Median(row.steps) > kSlower * best))
-        continue;
+      if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
       std::string left;
       if (runs > 0)
         left = ", at most about " +
@@ -151,7 +187,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
       try {
         ++runs;
-        if (!budget.IsOver() && MeasureRow(request, job, budget, row)) continue;
+        if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {
         row.failure = error.what();
         notes.push_back("candidate " + std::to_string(i + 1) + " is dropped: " + row.failure);

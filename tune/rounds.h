@@ -39,9 +39,14 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 // another time, without messages and the work between modules.
 double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows);
 
+// Returns true if a measured row is slower than the best of `rows` by more than a quarter, and by
+// more than two rounds of any row differ: the speed of a shared machine may change between rounds.
+bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
+
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
 // the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
-// Notes candidates that fail, and what the budget cut off.
+// Notes candidates that fail, and what the budget cut off. Candidates of inference also fail if
+// their outputs differ from those of the first that runs, by more than rounding.
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);

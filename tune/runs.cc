@@ -40,7 +40,11 @@ std::optional<std::string> OutputOf(const std::vector<std::string>& command,
     }
   while (!said.empty() && said.back() == '\n') said.pop_back();
   if (said.empty()) said = "ended with code " + std::to_string(result.code);
-  throw Error(Join(command, " "), said);
+  // Users did not start this program, so what it says comes first, without its name.
+  if (const std::string name = fs::path(command[0]).filename().string() + ": ";
+      said.starts_with(name))
+    said.erase(0, name.size());
+  throw Error(said + " (said by " + Join(command, " ") + ")");
 }
 
 bool RunsInProcess(const TuneRequest& request, int ranks) {
@@ -132,25 +136,25 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
-static std::vector<std::string> InferCommand(const InferRun& run, const std::string& output) {
+static std::vector<std::string> InferCommand(const InferRun& run) {
   std::vector<std::string> command = RunCommand(run.run, "infer");
   command.insert(command.end(),
                  {"--input", run.input, "--microbatches", std::to_string(run.microbatches),
-                  "--threads", std::to_string(run.threads), "-o", output});
+                  "--threads", std::to_string(run.threads), "-o", run.output});
   return command;
 }
 
 std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& budget) {
   constexpr int kWarmUp = 1;
-  const TemporaryFile output = {run.folder + "/candidate_output.safetensors"},
-                      requests = {run.folder + "/candidate_requests"};
+  const TemporaryFile requests = {run.folder + "/candidate_requests"};
   std::string lines;
   for (int i = 0; i < kWarmUp + run.run.steps; ++i) lines += "steps 1\n";
   WriteFile(requests.path, lines);
-  std::vector<std::string> command = InferCommand(run, output.path);
+  std::vector<std::string> command = InferCommand(run);
   command.push_back("--on-request");
   const std::optional<std::string> text = OutputOf(command, budget, nullptr, requests.path);
   if (!text) return std::nullopt;
+  MeasuredStep measured;
   std::vector<double> seconds;
   int passes = 0;
   for (const std::string& line : Split(*text, '\n')) {
@@ -158,21 +162,21 @@ std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& b
     // Ranks begin together. Clocks of several hosts may differ.
     double longest = 0;
     const Json answer = ParseJson(line, "pipewright-run infer");
-    for (const Json& rank : answer.at("ranks"))
+    for (const Json& rank : answer.at("ranks")) {
       longest =
           std::max(longest, rank.at("ends").back().get<double>() - rank.at("begin").get<double>());
+      measured.process_bytes = std::max(measured.process_bytes, rank.at("memory").get<int64_t>());
+    }
     seconds.push_back(longest / 1e6);
   }
   if (seconds.empty()) throw Error(Join(command, " "), "measured no pass: " + *text);
-  MeasuredStep measured;
   measured.seconds = Median(seconds);
   return measured;
 }
 
 std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget) {
-  const TemporaryFile output = {run.folder + "/candidate_output.safetensors"},
-                      report = {run.folder + "/candidate_offload.json"};
-  std::vector<std::string> command = InferCommand(run, output.path);
+  const TemporaryFile report = {run.folder + "/candidate_offload.json"};
+  std::vector<std::string> command = InferCommand(run);
   command.insert(command.end(), {"--offload-report", report.path});
   if (!OutputOf(command, budget)) return std::nullopt;
   const Json rank = ReadJson(report.path).at("ranks").at(0);

@@ -51,7 +51,8 @@ struct InferRun {
   TuneRun run;
   std::string input;
   int microbatches = 1, threads = 1;
-  std::string folder;  // for the files that the run reads and writes
+  std::string folder;  // for temporary files of the run
+  std::string output;  // the file of the outputs
 };
 
 struct MeasuredStep {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
@@ -46,7 +47,7 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.forward_only = request.infers();
   if (!request.infers()) problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
   if (!request.memory.empty())
-    problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
+    problem.memory = static_cast<double>(ParseSize(request.memory, request.options + "memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
   for (const LossJob& loss : job.losses)
     if (loss.output >= 0 && static_cast<size_t>(loss.output) < problem.manifest.outputs.size())
@@ -68,7 +69,9 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
                each.profile.microbatch == job.microbatch_size;
       });
   if (profile == problem.profiles.end() || run.plan.steps > 1) {
-    notes.push_back("the unmodified job is not among the candidates: its steps overlap");
+    notes.push_back(std::string(problem.forward_only ? "the plain run" : "the unmodified job") +
+                    " is not among the candidates: " +
+                    (run.plan.steps > 1 ? "its steps overlap" : "its modules were not measured"));
     return std::nullopt;
   }
   TuneRow row;
@@ -89,7 +92,19 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.plan.ranks == b.plan.ranks;
 }
 
-// Returns the rows to measure: the job as given, if it is one, then the best of the search.
+// Moves the job as given to the front, so that the result is not slower, however short the time.
+// Without it, that with the fewest microbatches: outputs of inference are compared with the first.
+void OrderRows(const TuneRequest& request, std::vector<TuneRow>& rows) {
+  auto first =
+      std::find_if(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
+  if (first == rows.end() && request.infers())
+    first = std::min_element(rows.begin(), rows.end(), [](const TuneRow& a, const TuneRow& b) {
+      return a.candidate.microbatches < b.candidate.microbatches;
+    });
+  if (first != rows.end()) std::rotate(rows.begin(), first, first + 1);
+}
+
+// Returns the rows to measure: the best of the search, and the job as given, if it is one.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
   std::vector<TuneRow> rows;
@@ -119,39 +134,51 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the unmodified job") +
                             " would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
-                            " on a rank, more than --memory");
+                            " on a rank, more than " + request.options + "memory");
   }
-  // It is measured first, so that the result is not slower, however short the time.
-  std::stable_partition(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
   return rows;
 }
 
+// `complete`: every size of microbatches was measured or can be interpolated.
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
-                               const TuneResult& found) {
+                               const TuneOutcome& outcome, bool complete) {
+  const TuneResult& found = outcome.found;
+  const std::string option = request.options + "memory";
+  // They say why no smaller microbatches were tried, for example.
+  for (const std::string& note : outcome.notes) Say(request, "note: " + note);
   if (found.large.empty())
     throw Error(request.package,
                 "no schedule is defined for these ranks and microbatches" +
                     std::string(request.exact ? ", and has the results of the job" : ""));
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
+  if (!complete)
+    throw Error(option + " " + request.memory,
+                "nothing fits of what was measured before the time was over: the smallest of " +
+                    Counted(found.over, "candidate") + " takes " + SizeText(bytes) +
+                    " on a rank (" + Counted(least.microbatches, "microbatch") + " of " +
+                    Counted(least.microbatch, "sample") + ")",
+                "give it more time, to measure the other sizes of microbatches, or more memory");
   const TuneNeeds needs = FindNeeds(problem);
   if (needs.memory == 0)
     throw Error(request.machines,
                 "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
                     SizeText(bytes) + " on a device",
                 "describe devices with more memory, or more of them");
-  throw Error("--memory " + request.memory,
-              "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
-                  SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
-                  least.schedule +
-                  (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
-                   : least.recompute.empty()            ? ", "
-                                                        : " with recomputation, ") +
-                  Counted(least.microbatches, "microbatch") + ")",
-              "give --memory " + std::to_string(static_cast<int64_t>(needs.memory)) + " or more" +
-                  (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
-                                   : "; more ranks are not enough, since modules are not cut") +
-                  ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
+  throw Error(
+      option + " " + request.memory,
+      "nothing fits: the smallest of " + Counted(found.over, "candidate") +
+          (needs.memory < static_cast<double>(bytes) ? " for this limit takes " : " takes ") +
+          SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " + least.schedule +
+          (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
+           : least.recompute.empty()            ? ", "
+                                                : " with recomputation, ") +
+          Counted(least.microbatches, "microbatch") + ")",
+      "give " + option + " " + std::to_string(static_cast<int64_t>(needs.memory)) + " (" +
+          SizeText(static_cast<int64_t>(needs.memory)) + ") or more" +
+          (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
+                           : "; more ranks are not enough, since modules are not cut") +
+          ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
 }
 
 // Sets the rate of the problem's disk from a pass of one rank with all weights on it.
@@ -159,12 +186,15 @@ void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
-  const std::string name = KeptPrefix(request) + "disk";
+  // A copy of the package may be on another disk.
+  const std::string name = KeptPrefix(request) + "disk-" +
+                           HexHash(std::filesystem::weakly_canonical(request.package).string());
   std::optional<Json> rate = ReadKept(kept, name, 1);
   try {
     if (!rate && !budget.IsOver()) {
       Say(request, "disk: one pass with all weights on it");
-      const TemporaryFile file = {request.output + "/disk_conf.json"};
+      const TemporaryFile file = {request.output + "/disk_conf.json"},
+                          output = {request.output + "/disk_output.safetensors"};
       const int modules = static_cast<int>(problem.manifest.modules.size());
       Conf conf = GroupModules(modules, modules);
       for (int m = 0; m < modules; ++m) {
@@ -175,7 +205,8 @@ void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
       const TuneRun run = {request.package,           "", file.path,    1,
                            RunsInProcess(request, 1), 1,  request.start};
       const auto count = static_cast<int>((problem.samples + *sizes.begin() - 1) / *sizes.begin());
-      if (const auto found = MeasureDisk({run, request.input, count, 1, request.output}, budget)) {
+      if (const auto found =
+              MeasureDisk({run, request.input, count, 1, request.output, output.path}, budget)) {
         rate = *found;
         WriteKept(kept, name, 1, *rate);
       }
@@ -204,7 +235,7 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 
 TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
   const InterruptsEndBudgets interrupts;
-  const TuneBudget budget(request.budget);
+  const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
   if (request.infers()) CreateFolders(request.output);
@@ -234,15 +265,16 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   // Rounds after the profiles need as much time.
   const TuneBudget for_profiles =
       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
-  MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles, problem,
-                  outcome.notes);
+  const bool complete = MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles,
+                                        problem, outcome.notes);
   if (!request.infers())
     MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
   else if (!request.memory.empty())
     MeasureDiskRate(request, sizes, for_profiles, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
-  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome.found);
+  if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
+  OrderRows(request, outcome.rows);
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName());
@@ -254,6 +286,11 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
+  if (request.infers() && outcome.rows.front().steps.empty() &&
+      winner.microbatches > job.microbatches)
+    outcome.notes.push_back("nothing ran, so it is not known whether outputs are the same with " +
+                            Counted(winner.microbatches, "microbatch") + " as with " +
+                            std::to_string(job.microbatches));
   files["conf.json"] =
       WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
   if (!request.infers()) files["job.json"] = JobText(request, job, winner);

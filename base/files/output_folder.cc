@@ -81,8 +81,8 @@ void CheckFolder(const std::string& folder) {
                     : "cannot be written: " + there.string() + " is not a folder",
                 "name a folder; it is created if it does not exist");
   if (access(there.c_str(), W_OK | X_OK) != 0)
-    throw Error(folder, "cannot be written: folder " + there.string() + ": " +
-                            std::strerror(errno));
+    throw Error(folder,
+                "cannot be written: folder " + there.string() + ": " + std::strerror(errno));
 }
 
 void CheckOutputFolder(const std::string& folder, const std::string& record,
@@ -90,7 +90,8 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
   if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
   CheckFolder(folder);
   Hashes known;
-  for (const char* name : {kPartitionRecord, kCodegenRecord})
+  for (const std::string& name :
+       {record, std::string(kPartitionRecord), std::string(kCodegenRecord)})
     for (const auto& [file, hashes] : ReadRecord(folder + "/" + name))
       known[file].insert(hashes.begin(), hashes.end());
   auto check = [&](const std::string& name, const std::string& text, bool ours) {

@@ -1,4 +1,6 @@
 // pipewright tune PACKAGE JOB --ranks N -o FOLDER, or --input FILE instead of JOB
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
@@ -7,11 +9,13 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "base/files/output_folder.h"
 #include "base/files/owner_lock.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/process/launched_rank.h"
 #include "base/table.h"
+#include "check/rules.h"
 #include "cli/commands.h"
 #include "cli/commands/print_json.h"
 #include "cli/numbers.h"
@@ -19,6 +23,7 @@
 #include "compiler/emit/package.h"
 #include "compiler/import/import.h"
 #include "compiler/measured/pieces.h"
+#include "formats/job.h"
 #include "formats/manifest.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/budget.h"
@@ -27,9 +32,34 @@
 
 namespace pipewright {
 
-static TuneOutcome TunePackage(const TuneRequest& request) {
-  return Tune(request, WrittenBuffers(request.package, ReadManifest(request.package)));
+// Throws Error if the data do not fit the package, which runs would find after minutes.
+static void CheckDataOfRun(const TuneRequest& request, const Manifest& manifest) {
+  // Without runs, the data need not be here.
+  if (!request.machines.empty() || (request.no_measure && !request.infers())) return;
+  CheckRequest check;
+  check.package = request.package, check.job = request.job, check.input = request.input;
+  CheckResult result;
+  if (request.infers())
+    Passes(result, "values", [&] { CheckInputValues(check, manifest, result); });
+  else
+    CheckData(check, ReadJob(request.job), manifest, result);
+  for (const Finding& finding : result.findings)
+    if (finding.severity == Severity::kError) throw Error(finding.text);
 }
+
+static TuneOutcome TunePackage(const TuneRequest& request) {
+  const Manifest manifest = ReadManifest(request.package);
+  CheckDataOfRun(request, manifest);
+  return Tune(request, WrittenBuffers(request.package, manifest));
+}
+
+struct RemovedFolder {
+  const std::string path;
+  ~RemovedFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
 static TuneOutcome TuneModel(TuneRequest& request) {
@@ -41,13 +71,13 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   CheckReplaceable({request.cut_package, 0, request.force}, {model, request.job});
   CreateFolders(request.output);
   const FinePieces pieces = CompilePieces(compile, read);
+  const RemovedFolder removed = {request.package};  // also if nothing fits or runs
   const TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
   compile.passes.split = KeepCuts(pieces, StartsOfRuns(conf));
   Model whole = read();
   Compile(whole, compile);
-  std::filesystem::remove_all(request.package);
   return outcome;
 }
 
@@ -69,13 +99,10 @@ static void CheckTask(const TuneRequest& request) {
               "FILE --ranks N -o FOLDER");
 }
 
-// Removes a folder at the end if it is still empty.
+// Removes a folder at the end if it is still empty. A file stays: it is not ours.
 struct NoEmptyFolder {
   const std::string path;
-  ~NoEmptyFolder() {
-    std::error_code not_empty;
-    std::filesystem::remove(path, not_empty);
-  }
+  ~NoEmptyFolder() { rmdir(path.c_str()); }
 };
 
 static void TuneAndShow(TuneRequest& request, bool json) {
@@ -90,6 +117,7 @@ static void TuneAndShow(TuneRequest& request, bool json) {
                      "start it without mpirun: it starts the ranks of its runs itself, on other "
                      "hosts with --hosts or --mpirun");
   CheckTask(request);
+  CheckFolder(request.output);
   const NoEmptyFolder after = {request.output};
   CreateFolders(request.output);
   OwnerLock lock(OwnerLock::FileFor(request.output, true));
@@ -100,14 +128,15 @@ static void TuneAndShow(TuneRequest& request, bool json) {
   const TuneOutcome outcome = is_model ? TuneModel(request) : TunePackage(request);
   if (json) return PrintJson(outcome.report);
   std::cout << FormatTable(TuneCells(outcome.rows, !request.machines.empty()))
+            << TuneVerdict(outcome) << "\n"
             << TuneCounts(outcome.found) << "\n";
-  for (const TuneHelp& help : outcome.help)
-    if (help.step < outcome.rows.front().candidate.step) {
-      std::cout << "what would help most: " << help.change << ", "
-                << std::lround(100 * (1 - help.step / outcome.rows.front().candidate.step))
+  if (!outcome.help.empty()) {
+    const TuneHelp& most = outcome.help.front();
+    const long gain = std::lround(100 * (1 - most.step / outcome.rows.front().candidate.step));
+    if (gain > 0)
+      std::cout << "what would help most: " << most.change << ", " << gain
                 << " % less time (predicted)\n";
-      break;
-    }
+  }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, "
             << (request.infers() ? "" : "job.json, ") << "report.json, report.html"

@@ -96,12 +96,13 @@ std::string FindOrTune(const RunOptions& options) {
     PrintNote("a result of tune is not used: " + other);
   TuneRequest request;
   request.package = options.package, request.job = options.job, request.output = folder;
-  request.memory = tune.memory, request.ranks = StartedRanks();
+  request.options = "--tune-", request.memory = tune.memory, request.ranks = StartedRanks();
   request.budget = ParseDuration(tune.budget, "--tune-budget");
   request.in_process = in_process, request.processes = !in_process;
   request.start = start, request.force = true;
   const TuneOutcome outcome = Tune(request, WrittenBuffers(options.package, manifest));
   for (const std::string& note : outcome.notes) PrintNote(note);
+  PrintNote(TuneVerdict(outcome));
   if (outcome.interrupted) {
     PrintNote("tune was interrupted, and the run is not started");
     throw CLI::RuntimeError(128 + SIGINT);

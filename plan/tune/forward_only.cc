@@ -68,10 +68,11 @@ void AddOutputs(const Prospect& prospect, double weights, std::vector<double>& p
     if (value.producer < 0) continue;
     const std::vector<int>& ranks = conf.stage_to_ranks[static_cast<size_t>(
         conf.module_to_stage[static_cast<size_t>(value.producer)])];
-    const double made = bytes[value.name] * microbatches;
+    const auto replicas = static_cast<int>(ranks.size());
     for (int rank : ranks)
-      peak_bytes[static_cast<size_t>(rank)] += made / static_cast<double>(ranks.size());
-    all += made;
+      peak_bytes[static_cast<size_t>(rank)] +=
+          bytes[value.name] * ((microbatches + replicas - 1) / replicas);
+    all += bytes[value.name] * microbatches;
   }
   peak_bytes[0] = std::max(peak_bytes[0], weights + (microbatches > 1 ? 2 : 1) * all);
 }

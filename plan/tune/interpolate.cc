@@ -64,15 +64,15 @@ Profile InterpolateProfile(const Profile& below, const Profile& above, int64_t s
   return made;
 }
 
-double InterpolationError(const std::vector<const Profile*>& profiles) {
-  double error = -1;
+std::vector<double> InterpolationErrors(const std::vector<const Profile*>& profiles) {
+  std::vector<double> errors;
   for (size_t i = 1; i + 1 < profiles.size(); ++i) {
     const Profile made =
         InterpolateProfile(*profiles[i - 1], *profiles[i + 1], profiles[i]->microbatch);
     const double measured = WholeTime(*profiles[i]);
-    if (measured > 0) error = std::max(error, std::abs(WholeTime(made) / measured - 1));
+    if (measured > 0) errors.push_back(std::abs(WholeTime(made) / measured - 1));
   }
-  return error;
+  return errors;
 }
 
 }  // namespace pipewright

@@ -16,9 +16,8 @@ std::set<int64_t> SizesToMeasure(const std::set<int64_t>& sizes, int64_t own);
 // number of bytes is on a line through the two. `below` and `above` may be the same profile.
 Profile InterpolateProfile(const Profile& below, const Profile& above, int64_t size);
 
-// Returns the largest relative error of the time of all modules if each profile but the first and
-// the last is interpolated from its neighbors; -1 if there are fewer than three. `profiles` are
-// ascending by size.
-double InterpolationError(const std::vector<const Profile*>& profiles);
+// Returns the relative errors of the time of all modules if each profile but the first and the last
+// is interpolated from its neighbors. `profiles` are ascending by size.
+std::vector<double> InterpolationErrors(const std::vector<const Profile*>& profiles);
 
 }  // namespace pipewright

@@ -117,6 +117,13 @@ std::optional<Conf> ConfOf(const Choice& choice, TuneCuts& cuts) {
   return conf;
 }
 
+// Returns true if the memory does not change the cut of a choice.
+bool IsCutWithoutLimit(const Choice& choice, TuneCuts& cuts) {
+  CutChoice without = choice.cut;
+  without.memory = false;
+  return cuts.At(without) == cuts.At(choice.cut);
+}
+
 // Adds a simulated candidate to those kept.
 void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t keep,
           TuneResult& result) {
@@ -167,6 +174,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   std::optional<Conf> conf;
   try {
     conf = ConfOf(choice, cuts);
+    if (conf && choice.cut.memory && IsCutWithoutLimit(choice, cuts)) return;  // has been tried
   } catch (const Error&) {
     return void(++result.unfit);
   }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/process/process_memory.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
@@ -82,6 +83,7 @@ Json MeasureSteps(Session& session, Microbatches& source, int64_t& step, int64_t
   Json answer{{"begin", begin * 1e6},
               {"ends", Microseconds(ends)},
               {"measured", WriteMeasurements(measured)},
+              {"memory", ResidentBytes()},
               {"losses", session.losses}};
   if (each) answer["actions"] = std::move(actions);
   return answer;

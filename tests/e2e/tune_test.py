@@ -144,7 +144,7 @@ class Tune(Case):
         export(Average(), torch.rand(2, 6), self.path("average.pt2"))
         job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
                "optimizer": SGD, "microbatches": 4, "microbatch_size": 4, "schedule": "gpipe"}
-        cases = (("norm", {}, [], "norm.num_batches_tracked", True), ("norm", {"buffers": "merge"}, [], "", None),
+        cases = (("norm", {}, [], "norm.running_mean", True), ("norm", {"buffers": "merge"}, [], "", None),
                  ("average", {"buffers": "merge"}, ["--change-microbatch"], "average", False))
         for number, (name, changes, options, buffer, merges) in enumerate(cases):
             with self.subTest(name, **changes):
@@ -201,7 +201,7 @@ class Tune(Case):
         measured = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
         names = ("report.json", "report.html", "job.json", "conf.json")
         first = {name: self.path(f"first/{name}").read_bytes() for name in names}
-        again = self.tune("first", "--no-measure", "--force")
+        again = self.tune("first", "--no-measure")
         self.succeed(again)
         self.assertIn("from an earlier tune", again.out)
         self.assertEqual(measured, {path: path.stat().st_mtime_ns for path in folder.iterdir()})
@@ -365,14 +365,78 @@ class Tune(Case):
         for name, weight in given.items():
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
+    def test_other_options_write_into_the_same_folder(self):
+        self.succeed(self.tune("again", "--no-measure", "--exact"))
+        before = self.path("again/report.json").read_bytes()
+        self.succeed(self.tune("again", "--no-measure", "--memory", "1GB"))
+        self.assertNotEqual(self.path("again/report.json").read_bytes(), before)
+
+    def test_a_file_as_output_stays(self):
+        file = self.path("notes.txt")
+        file.write_text("mine")
+        for package in (self.package, self.path("gpt.pt2")):
+            refused = pipewright("tune", package, self.write_job(self.job()), "--ranks", 2, "-o", file, "--no-measure")
+            self.assertEqual(refused.code, 1, refused.out)
+            self.assertIn("notes.txt: is a file, but the output is a folder", refused.out)
+            self.assertEqual(file.read_text(), "mine")
+
+    def test_a_job_for_another_package(self):
+        save_file({"image": torch.rand(16, 4), "label": torch.rand(16, 4)}, self.path("images.safetensors"))
+        path = self.write_job(self.job(data={"tensors": "images.safetensors", "inputs": {"image": "image"},
+                                             "target": "label"}, loss="mse"))
+        for package in (self.package, self.path("gpt.pt2")):
+            refused = pipewright("tune", package, path, "--ranks", 2, "-o", self.path("other"))
+            self.assertEqual(refused.code, 1, refused.out)
+            self.assertIn('data.inputs: the model has no input "image"', refused.out)
+            self.assertNotIn("profile 1", refused.out)  # before anything is measured
+            self.assertFalse(self.path("other").exists())
+
+    def test_a_limit_where_not_every_size_was_measured(self):
+        self.succeed(self.tune("sizes", "--no-measure", "--force"))
+        kept = pathlib.Path(self.package) / "tuned/measured"
+        for file in kept.iterdir():
+            if "profile" in file.name and "-2-samples" not in file.name:
+                file.unlink()
+        refused = self.tune("sizes", "--budget", "0", "--memory", "1KB", "--force")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"nothing fits of what was measured before the time was over: .* \(4 microbatches of "
+                                      r"2 samples\)\n  give it more time")
+        self.assertRegex(refused.out, r"note: --budget ended the profiles: \d+ of \d+ were not measured")
+
+    def test_the_result_is_said(self):
+        result = self.tune("said", "--no-measure", "--force")
+        self.succeed(result)
+        rows = json.loads(self.path("said/report.json").read_text())["candidates"]
+        given = next(row for row in rows if row["as_given"])
+        best = rows[0]
+        if best is given:
+            said = "the fastest is the run as given: "
+        else:
+            said = f"{round(100 * (1 - best['predicted'] / given['predicted']))} % less than as given"
+        self.assertIn(said, result.out)
+        self.assertIn(said, self.path("said/report.html").read_text())
+
     def test_edited_files_stay(self):
         self.succeed(self.tune("kept", "--no-measure", "--exact"))
         self.path("kept/conf.json").write_text("mine")
         refused = self.tune("kept", "--no-measure", "--exact")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn("kept/conf.json", refused.out)
+        self.assertIn("kept/conf.json: was edited since it was written", refused.out)
         self.assertEqual(self.path("kept/conf.json").read_text(), "mine")
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
+
+
+class Mixed(torch.nn.Module):
+    """Computes the mean of all rows, which the number of microbatches changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        pipe_split()
+        return self.last(x - x.mean(0, keepdim=True))
 
 
 class TuneInference(Case):
@@ -507,6 +571,60 @@ class TuneInference(Case):
         self.assertEqual(refused.code, 1, refused.out)
         self.assertIn("its 10 rows cannot be cut into microbatches of 4 samples", refused.out)
 
+    def test_outputs_that_depend_on_the_microbatches(self):
+        export(Mixed(), torch.rand(4, 6), self.path("mixed.pt2"))
+        package = self.compile("mixed.pt2", "mixed.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(4, 6)}, self.path("rows.safetensors"))
+        tune = lambda *options: pipewright("tune", package, "--input", self.path("rows.safetensors"), "--ranks", 1, "-o",
+                                           self.path("mixed"), "--candidates", 20, "--repeat", 1, "--rounds", 1, *options)
+        self.succeed(tune())
+        found = self.report("mixed")["candidates"]
+        self.assertEqual({c["microbatches"] for c in found if "failure" not in c}, {1})
+        failed = [c for c in found if "failure" in c]
+        self.assertLessEqual({2, 4}, {c["microbatches"] for c in failed})
+        for candidate in failed:
+            self.assertRegex(candidate["failure"], r'with \d microbatches, output ".*" differs by \d+ % from that with 1')
+        self.assertEqual({path.name for path in self.path("mixed").iterdir()} - {".lock"},
+                         {"conf.json", "report.json", "report.html"})
+        predicted = tune("--no-measure", "--force")
+        self.succeed(predicted)
+        best = self.report("mixed")["candidates"][0]["microbatches"]
+        self.assertEqual("it is not known whether outputs are the same" in predicted.out, best > 1)
+
+    def test_an_input_that_has_no_samples(self):
+        class Scaled(Mixed):
+            def forward(self, factor, x, table):
+                x = self.first(x) * factor
+                pipe_split()
+                return self.last(x) @ table
+
+        inputs = (torch.tensor(2.0), torch.rand(4, 6), torch.rand(3, 3))
+        torch.export.save(torch.export.export(Scaled(), inputs, strict=False, dynamic_shapes=(
+            {}, {0: torch.export.Dim("batch", min=1, max=64)}, {})), self.path("scaled.pt2"))
+        package = self.compile("scaled.pt2", "scaled.pkg", "--ranks", "2")
+        save_file({"factor": torch.tensor(3.0), "x": torch.rand(8, 6), "table": torch.rand(3, 3)},
+                  self.path("scaled.safetensors"))
+        result = pipewright("tune", package, "--input", self.path("scaled.safetensors"), "--ranks", 1, "-o",
+                            self.path("scaled"), "--repeat", 1, "--rounds", 1)
+        self.succeed(result)
+        found = self.report("scaled")["candidates"]
+        self.assertEqual({(c["microbatches"], c["microbatch"]) for c in found}, {(1, 8)})
+        self.assertTrue(all(c["measured"] and c["measured_process_bytes"] > 10e6 for c in found))
+
+    def test_the_disk_of_a_copy_is_measured_again(self):
+        save_file({"input": torch.rand(1, self.WIDTH)}, self.path("row.safetensors"))
+        options = ["--input", self.path("row.safetensors"), "--ranks", 1, "--repeat", 1, "--no-measure", "--memory", "1GiB", "--force"]
+        self.succeed(pipewright("tune", self.package, "-o", self.path("disk"), *options))
+        again = pipewright("tune", self.package, "-o", self.path("disk"), *options)
+        copy = self.path("copy.pkg")
+        shutil.copytree(self.package, copy)
+        other = pipewright("tune", copy, "-o", self.path("disk2"), *options)
+        for result in (again, other):
+            self.succeed(result)
+            self.assertIn("from an earlier tune", result.out)
+        self.assertNotIn("disk: one pass", again.out)
+        self.assertIn("disk: one pass", other.out)
+
     def test_what_is_refused(self):
         for options in (["--exact"], ["--change-microbatch"], ["--machines", "m.json"]):
             with self.subTest(options[0]):
@@ -521,6 +639,19 @@ class TuneInference(Case):
         model = pipewright("tune", self.path("chain.pt2"), "--input", self.input, "--ranks", 2, "-o", self.path("model"))
         self.assertEqual(model.code, 1, model.out)
         self.assertIn("is a model file, and tune takes packages for inference", model.out)
+
+    def test_numbers_beyond_a_table(self):
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 4))
+        torch.export.save(torch.export.export(model, (torch.zeros(2, 3, dtype=torch.long),), strict=False,
+                                              dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},)),
+                          self.path("table.pt2"))
+        package = self.compile("table.pt2", "table.pkg", "--split", "children", "--ranks", "2")
+        save_file({"input": torch.tensor([[1, 2, 3], [4, 50, 6]])}, self.path("beyond.safetensors"))
+        refused = pipewright("tune", package, "--input", self.path("beyond.safetensors"), "--ranks", 2, "-o",
+                             self.path("beyond"))
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r'beyond\.safetensors: "input".*50')
+        self.assertNotIn("profile 1", refused.out)  # before anything is measured
 
 
 if __name__ == "__main__":

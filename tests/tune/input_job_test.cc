@@ -64,12 +64,42 @@ TEST(InputJob, RowsThatAreNotSamplesAreNotCut) {
   EXPECT_EQ(SizesOfInput(uneven, Model("s0", "s0"), {}, notes), Sizes({6}));
   EXPECT_EQ(SizesOfInput(Inputs(6, 6), Model("s0", ""), {}, notes), Sizes({6}));
   EXPECT_EQ(SizesOfInput(Inputs(6, 6), Model("s0", "s0"), {{"mean", true}}, notes), Sizes({6}));
-  EXPECT_EQ(notes,
-            (std::vector<std::string>{
-                "the microbatch stays at 6 samples: not every input has a row for each sample",
-                "the microbatch stays at 6 samples: output \"z\" does not have a row for "
-                "each sample",
-                "the microbatch stays at 6 samples: forward writes to mean"}));
+  EXPECT_EQ(
+      notes,
+      (std::vector<std::string>{
+          "the microbatch stays at 6 samples: input \"y\" does not have a row for each sample",
+          "the microbatch stays at 6 samples: output \"z\" does not have a row for "
+          "each sample",
+          "the microbatch stays at 6 samples: forward writes to mean"}));
+}
+
+// Rows of x are samples, and y is a table: its rows are no samples even if they are as many.
+TEST(InputJob, AnInputWithoutRowsOfSamplesIsNotCut) {
+  std::vector<std::string> notes;
+  Manifest manifest = Model("s0", "s0");
+  for (const auto& [rows, table] : {std::pair<int64_t, const char*>{4, "4"}, {6, "s1"}}) {
+    manifest.values[1].shape[0] = table;
+    manifest.symbols["s1"] = {2, 64};
+    EXPECT_EQ(SizesOfInput(Inputs(6, rows), manifest, {}, notes), Sizes({6})) << table;
+    EXPECT_EQ(notes.back(),
+              "the microbatch stays at 6 samples: input \"y\" does not have a row for each sample");
+  }
+  // The samples are not those of the first input.
+  std::swap(manifest.inputs[0], manifest.inputs[1]);
+  manifest.values[1].shape[0] = "4";
+  const Sizes sizes = SizesOfInput(Inputs(6, 4), manifest, {}, notes);
+  EXPECT_EQ(sizes, Sizes({6}));
+  EXPECT_EQ(JobOfInput(Inputs(6, 4), manifest, sizes).minibatch_size, 6);
+  // `infer` cuts all inputs or none.
+  manifest = Model("3", "3");
+  manifest.values[1].shape[0] = "4";
+  const std::string said = ErrorOf([&] { SizesOfInput(Inputs(6, 4), manifest, {}, notes); });
+  EXPECT_NE(
+      said.find("its 6 rows cannot be cut into microbatches of 3 samples, which the model was "
+                "exported for, since input \"y\" does not have a row for each sample"),
+      std::string::npos)
+      << said;
+  EXPECT_EQ(SizesOfInput(Inputs(3, 4), manifest, {}, notes), Sizes({3}));
 }
 
 TEST(InputJob, AFixedSizeStays) {

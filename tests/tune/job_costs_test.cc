@@ -23,19 +23,34 @@ TuneProfile ProfileOf(int ranks, int threads, int64_t size) {
   return made;
 }
 
+Json Figures(double forward, double backward, double step) {
+  return {{"stages", {{{"costs", {{"F", forward}, {"B", backward}, {"step", step}}}}}}};
+}
+
 // For 4 samples, the modules take 8 and 16 ms; the run takes 9 and 15.5.
 TEST(TuneJobCosts, AreTheRest) {
   TuneProblem problem;
   problem.profiles = {ProfileOf(1, 1, 4), ProfileOf(2, 1, 8), ProfileOf(1, 2, 4)};
-  const Json figures =
-      ParseJson(R"({"stages": [{"costs": {"F": 9000, "B": 15500, "step": 400}}]})", "bench");
-  SetJobCosts(figures, 1, 4, problem);
+  SetJobCosts({{4, Figures(9000, 15500, 400)}}, 1, problem);
   EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
   EXPECT_EQ(problem.profiles[0].loss_backward, 0);
   EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
   EXPECT_NEAR(problem.profiles[1].loss_forward, 2e-3, 1e-12) << "twice the samples";
   EXPECT_NEAR(problem.profiles[1].step_per_byte, 2e-6, 1e-15);
   EXPECT_EQ(problem.profiles[2].loss_forward, 0) << "other threads";
+}
+
+// A loss of 0.8 ms for each microbatch and 0.05 ms for each sample.
+TEST(TuneJobCosts, LossesTakeTimeForEachMicrobatch) {
+  TuneProblem problem;
+  for (int64_t size : {1, 4, 8, 16}) problem.profiles.push_back(ProfileOf(1, 1, size));
+  SetJobCosts({{4, Figures(9000, 17000, 400)}, {16, Figures(33600, 65600, 200)}}, 1, problem);
+  for (const auto& [at, loss] :
+       {std::pair<size_t, double>{0, 0.85e-3}, {1, 1e-3}, {2, 1.2e-3}, {3, 1.6e-3}}) {
+    EXPECT_NEAR(problem.profiles[at].loss_forward, loss, 1e-12);
+    EXPECT_NEAR(problem.profiles[at].loss_backward, loss, 1e-12);
+    EXPECT_NEAR(problem.profiles[at].step_per_byte, at < 3 ? 2e-6 : 1e-6, 1e-15);
+  }
 }
 
 }  // namespace

@@ -52,6 +52,15 @@ TEST(TuneResult, ExpectedStepsFollowWhatWasMeasured) {
   EXPECT_EQ(ExpectedStep(candidate, rows), 15);
 }
 
+TEST(TuneResult, ClearlySlowerIsMoreThanRoundsDiffer) {
+  EXPECT_FALSE(IsClearlySlower(Row(1, {}), {Row(1, {4}), Row(1, {})}));
+  EXPECT_FALSE(IsClearlySlower(Row(1, {4.9}), {Row(1, {4}), Row(1, {3}, "failed")}));
+  EXPECT_TRUE(IsClearlySlower(Row(1, {5.1}), {Row(1, {4})}));
+  // The machine became slower by half between two rounds of some row, maybe before this one.
+  EXPECT_FALSE(IsClearlySlower(Row(1, {5.9}), {Row(1, {4}), Row(1, {6, 9})}));
+  EXPECT_TRUE(IsClearlySlower(Row(1, {6.1}), {Row(1, {4}), Row(1, {6, 9})}));
+}
+
 TEST(TuneResult, VariantsHaveNotRunYet) {
   TuneRow best = Row(4, {9, 8});
   best.candidate.ranks = 2;
@@ -75,6 +84,8 @@ TEST(TuneResult, TableAndReport) {
   for (const char* text :
        {"10.5 ms", "11.0 ms", "10.0 ms - 12.0 ms", "4 of 8", "2 KiB", "failed", "as given"})
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
+  outcome.rows[1].candidate.step = 0.00002;
+  EXPECT_NE(FormatTable(TuneCells(outcome.rows, false)).find("0.0200 ms"), std::string::npos);
   const Json report = TuneReport(outcome, false);
   EXPECT_EQ(report["candidates"][0]["measured"], Json({0.011, 0.012, 0.010}));
   EXPECT_FALSE(report["candidates"][0].contains("failure"));

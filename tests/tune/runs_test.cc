@@ -7,9 +7,14 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/json.h"
+#include "formats/weights/safetensors.h"
 #include "tests/environment.h"
 #include "tests/error_text.h"
+#include "tests/plan/tune/chain.h"
 #include "tests/temp_folder.h"
+#include "tune/kept.h"
 #include "tune/profiles.h"
 
 namespace pipewright {
@@ -23,6 +28,13 @@ TEST(TuneRuns, SayWhichProgramFailed) {
                       "conf.json --steps 9 --metrics m.jsonl --quiet"),
             std::string::npos)
       << said;
+}
+
+// What it says matters more than its name and options.
+TEST(TuneRuns, SayFirstWhatIsWrong) {
+  const std::string said = ErrorOf(
+      [&] { OutputOf({"/bin/sh", "-c", "echo 'sh: x is 1, not 2' >&2; exit 1"}, TuneBudget()); });
+  EXPECT_TRUE(said.starts_with("x is 1, not 2 (said by /bin/sh -c ")) << said;
 }
 
 TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
@@ -77,18 +89,67 @@ TEST(TuneRuns, InferenceTriesOneThread) {
   EXPECT_EQ(ThreadCounts(request, job, 1, 8), (std::set<int>{1, 4, 8}));
 }
 
-TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
+// A package that only profiles from an earlier tune know: the programs are not here.
+struct Kept {
   TuneRequest request;
-  request.package = "m.pkg", request.output = TempPath("out"), request.ranks = 2;
-  request.quiet = true;
-  std::filesystem::create_directories(request.output);
   Job job;
-  job.microbatch_size = 4;
-  TuneProblem problem;
-  problem.manifest.modules.resize(2);
+  TuneProblem problem = ProblemOf(std::vector<double>(2, 1e-3), 8);
   std::vector<std::string> notes;
-  EXPECT_THROW(MeasureProfiles(request, job, {{4}, 2}, TuneBudget(), problem, notes), Error);
-  EXPECT_TRUE(std::filesystem::is_empty(request.output));
+
+  Kept() {
+    request.package = TempPath("kept.pkg"), request.output = TempPath("out"), request.ranks = 1;
+    request.input = TempPath("rows.safetensors");
+    request.quiet = true;
+    std::filesystem::create_directories(request.output);
+    std::filesystem::create_directories(request.package);
+    for (ModuleInfo& module : problem.manifest.modules) {
+      module.code = module.name;
+      WriteFile(request.package + "/" + module.code, "pass");
+    }
+    WriteFile(request.package + "/manifest.json", "{}");
+    WriteSafetensors(request.input, {});
+    job.microbatch_size = 8, job.threads = 1;
+  }
+
+  std::string Measure(const std::set<int64_t>& kept, const std::set<int64_t>& wanted) {
+    for (const TuneProfile& each : std::vector<TuneProfile>(std::move(problem.profiles))) {
+      if (each.ranks > 1 || !kept.count(each.profile.microbatch)) continue;
+      for (int threads : {1, CoresHere()}) {
+        Profile profile = each.profile;
+        profile.threads = threads;
+        WriteKept(KeptFor(request, problem.manifest),
+                  KeptPrefix(request) + "profile-1-ranks-" + std::to_string(threads) + "-threads-" +
+                      std::to_string(profile.microbatch) + "-samples",
+                  request.repeat,
+                  {{"profile", ParseJson(WriteProfile(profile), "")}, {"others", 0}});
+      }
+    }
+    problem.profiles.clear();
+    return ErrorOf(
+        [&] { MeasureProfiles(request, job, {wanted, 1}, TuneBudget(), problem, notes); });
+  }
+};
+
+TEST(TuneRuns, AllRowsOfInferenceNeedNotBeMeasured) {
+  Kept some;
+  EXPECT_EQ(some.Measure({1, 4}, {1, 2, 4, 8}), "");
+  std::set<int64_t> sizes;
+  for (const TuneProfile& each : some.problem.profiles) sizes.insert(each.profile.microbatch);
+  EXPECT_EQ(sizes, (std::set<int64_t>{1, 2, 4}));
+  EXPECT_NE(some.notes.at(0).find("no microbatches of 8 samples: "), std::string::npos);
+  Kept none;
+  std::filesystem::remove_all(none.request.package + "/tuned");
+  const std::string said = none.Measure({}, {4, 8});
+  EXPECT_NE(said.find("no size of microbatches can be measured: no microbatches of 4"),
+            std::string::npos)
+      << said;
+}
+
+TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
+  Kept some;
+  some.request.input.clear();
+  const std::string said = some.Measure({1, 4}, {1, 2, 4, 8});
+  EXPECT_NE(said.find("--microbatch-size 8"), std::string::npos) << said;
 }
 
 }  // namespace

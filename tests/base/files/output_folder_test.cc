@@ -32,11 +32,22 @@ TEST(OutputFolder, ReplacesItsOwnFiles) {
   // b.py is no longer part of it, and nobody edited it. c.py stays.
   EXPECT_EQ(Write(at, {{"a.py", "4"}}, {}, false),
             (std::vector<std::string>{at + "/c.py was written before, but is not part of this "
-                                      "output. It is kept because it was edited"}));
+                                           "output. It is kept because it was edited"}));
   EXPECT_EQ(ReadFile(at + "/a.py"), "4");
   EXPECT_FALSE(std::filesystem::exists(at + "/b.py"));
   EXPECT_EQ(ReadFile(at + "/c.py"), "edited");
   EXPECT_EQ(ReadFile(at + "/mine.py"), "mine");
+}
+
+TEST(OutputFolder, ReplacesItsOwnFilesBesideAnyRecord) {
+  const std::string at = TempPath("record");
+  Write(at, {{"a.py", "1"}, {"b.py", "2"}}, {}, false, "report.json");
+  Write(at, {{"a.py", "3"}, {"b.py", "4"}}, {}, false, "report.json");
+  EXPECT_EQ(ReadFile(at + "/a.py"), "3");
+  WriteFile(at + "/b.py", "edited");
+  EXPECT_EQ(ErrorOf([&] { Write(at, {{"b.py", "5"}}, {}, false, "report.json"); }),
+            at + "/b.py: was edited since it was written\n  name another folder, or replace it "
+                 "with --force");
 }
 
 TEST(OutputFolder, KeepsFilesOfOthers) {

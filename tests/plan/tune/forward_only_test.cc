@@ -102,6 +102,15 @@ TEST(ForwardOnly, AStageRunsAsSoonAsItsInputIsThere) {
   EXPECT_EQ(found.peak_bytes[1], kWeights + kPeak + kValue + 8 * kValue);
 }
 
+// Of 5 microbatches, the first of two replicas has 3, as of 6.
+TEST(ForwardOnly, AReplicaMayHaveOneMicrobatchMore) {
+  const TuneProblem problem = FourModules(6);
+  const Conf conf = {{0, 0, 0, 0}, false, {{1, 0}}, {}};
+  const TuneCandidate five = Predict(problem, On(problem, 2), conf, kForwardOnly, 5, {}),
+                      six = Predict(problem, On(problem, 2), conf, kForwardOnly, 6, {});
+  EXPECT_EQ(five.peak_bytes[1], six.peak_bytes[1]);
+}
+
 // The reads begin with the pass, and the last module computes after the last of them.
 TEST(ForwardOnly, WeightsAreReadOnceAPass) {
   TuneProblem problem = FourModules(4);

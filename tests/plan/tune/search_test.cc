@@ -167,6 +167,22 @@ TEST(Tune, KeepsWithinTheMemory) {
   EXPECT_DOUBLE_EQ(limited.best[0].step, fits->step);
 }
 
+// A limit under which the fastest cut fits does not add the same cut again.
+TEST(Tune, CandidatesDiffer) {
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  const int free = SearchTune(problem, kAll).simulated;
+  problem.memory = 1e15;
+  const TuneResult found = SearchTune(problem, kAll);
+  EXPECT_EQ(found.simulated, free);
+  for (size_t i = 0; i < found.best.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const TuneCandidate &a = found.best[i], &b = found.best[j];
+      EXPECT_FALSE(a.conf == b.conf && a.schedule == b.schedule &&
+                   a.microbatches == b.microbatches && a.plan.ranks == b.plan.ranks)
+          << a.schedule << " on " << a.ranks << " ranks, " << a.microbatches << " microbatches";
+    }
+}
+
 // Below the memory of the smallest candidate nothing fits; with exactly that, it does.
 TEST(Tune, NamesTheLeastMemory) {
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
