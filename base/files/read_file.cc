@@ -15,6 +15,7 @@ std::string ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Unreadable(path);
   std::ostringstream out;
+  errno = 0;  // an earlier failure says nothing about an empty file
   out << in.rdbuf();
   // A folder can be opened but not read.
   if (in.bad() || (out.str().empty() && in.peek() == EOF && errno == EISDIR))
