@@ -26,6 +26,8 @@ CASES = {
               "pipewright train a.pkg job.json", "pipewright-run plan a.pkg job.json",
               "pipewright-run --in-process 2 trian a.pkg job.json",
               "pipewright plan --schedule 1f1b --rank 2 --microbatches 3",
+              "pipewright tune small.pkg job.json --rank 2 -o tuned",
+              "pipewright tune small.pkg job.json --ranks 2 --outputs tuned",
               "pipewright plan --schedule 1f1b --ranks 2 --microbatches 3 --memory 200KiB",
               "pipewright plan --schedule 1f1b --ranks 2 --ranks 3 --microbatches",
               "pipewright plan --validate text.txt --schedule 1f1b",

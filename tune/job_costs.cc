@@ -58,7 +58,7 @@ int64_t LargestSize(const TuneProblem& problem, int threads) {
   return largest;
 }
 
-// What is left of a run without its modules, in seconds.
+// Times of a run less those of its modules, in seconds.
 struct Rest {
   int64_t size = 1;  // samples of a microbatch
   double forward = 0, backward = 0, step_per_byte = 0;

@@ -3,84 +3,68 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <string_view>
 
 #include "base/dtype.h"
 #include "base/text.h"
+#include "formats/weights/diff.h"
 #include "formats/weights/read_number.h"
-#include "formats/weights/safetensors.h"
 
 namespace pipewright {
 
 namespace {
 
-// What two tensors add up to.
-struct Sums {
-  double squares = 0, errors = 0;  // of the values, and of the differences
-  uint64_t elements = 0, unequal = 0;
-};
-
-void AddPiece(std::string_view dtype, size_t unit, std::string_view a, std::string_view b,
-              Sums& sums) {
-  for (size_t at = 0; at + unit <= a.size(); at += unit) {
-    ++sums.elements;
-    double x = 0, y = 0;
-    const bool number = ReadNumber(dtype, a.data() + at, x) && ReadNumber(dtype, b.data() + at, y);
-    if (number && std::isfinite(x)) sums.squares += x * x;
-    if (std::memcmp(a.data() + at, b.data() + at, unit) == 0 || (number && x == y)) continue;
-    ++sums.unequal;
-    if (number && !(std::isnan(x) && std::isnan(y))) sums.errors += (x - y) * (x - y);
-  }
+int64_t Elements(const StoredTensor& tensor) {
+  int64_t count = 1;
+  for (int64_t size : tensor.shape) count *= size;
+  return count;
 }
 
-Sums SumsOf(const SafetensorsFile& file, const SafetensorsFile& other, const TensorInfo& info) {
-  constexpr uint64_t kPiece = 1 << 20;  // bytes; a multiple of every element
-  const TensorInfo& same = other.At(info.name);
-  const auto unit = static_cast<size_t>(std::max(FindDtype(info.dtype)->bits / 8, 1));
-  Sums sums;
-  std::string a, b;
-  for (uint64_t at = 0; at < info.end - info.begin; at += kPiece) {
-    const uint64_t size = std::min(kPiece, info.end - info.begin - at);
-    a.resize(size), b.resize(size);
-    file.Read(info, at, a.data(), size);
-    other.Read(same, at, b.data(), size);
-    AddPiece(info.dtype, unit, a, b, sums);
-  }
-  return sums;
+// Returns the sum of the squares of a tensor's finite numbers.
+double Squares(const Checkpoint& file, const StoredTensor& tensor) {
+  const auto unit = static_cast<size_t>(FindDtype(tensor.dtype)->bits / 8);
+  double squares = 0;
+  ReadTensor(file, tensor, [&](std::string_view piece) {
+    double number = 0;
+    for (size_t at = 0; at + unit <= piece.size(); at += unit)
+      if (ReadNumber(tensor.dtype, piece.data() + at, number) && std::isfinite(number))
+        squares += number * number;
+  });
+  return squares;
 }
+
+bool IsFloat(const StoredTensor& tensor) { return tensor.dtype.find('F') != std::string::npos; }
 
 // Returns by which share the values differ: the norm of the differences of floating-point numbers,
-// and the number of others.
-double Difference(const std::string& dtype, const Sums& sums) {
-  if (sums.unequal == 0) return 0;
-  if (dtype.find('F') == std::string::npos)
-    return static_cast<double>(sums.unequal) / static_cast<double>(sums.elements);
-  return sums.errors == 0 ? 0 : std::sqrt(sums.errors / sums.squares);
+// and the number of others. NaN if a number has become NaN, or was.
+double Share(const TensorDifference& difference, const Checkpoint& file,
+             const StoredTensor& tensor) {
+  if (!IsFloat(tensor) || difference.largest < 0)
+    return static_cast<double>(difference.elements) / static_cast<double>(Elements(tensor));
+  if (!(difference.largest > 0)) return difference.largest;
+  return std::sqrt(difference.squares / Squares(file, tensor));
 }
 
-// What rounding may change. Classes and signs of numbers that are nearly equal may flip.
-double Rounding(const std::string& dtype, const Sums& sums) {
-  if (dtype == "F64" || dtype == "F32") return 0.01;
-  return std::max(0.1, 1.0 / static_cast<double>(std::max<uint64_t>(sums.elements, 1)));
+// Returns the share that rounding may change. Classes and signs of nearly equal numbers may flip.
+double LargestShareOfRounding(const StoredTensor& tensor) {
+  if (tensor.dtype == "F64" || tensor.dtype == "F32") return 0.01;
+  return std::max(0.1, 1.0 / static_cast<double>(Elements(tensor)));
 }
 
 }  // namespace
 
 std::string WhyOutputsDiffer(const std::string& path, const std::string& other) {
-  const SafetensorsFile file(path), before(other);
-  for (const TensorInfo& info : file.header().tensors) {
-    const TensorInfo& same = before.At(info.name);
-    if (info.dtype != same.dtype || info.shape != same.shape)
-      return Quote(info.name) + " is " + info.dtype + " " + ShapeText(info.shape) + ", not " +
-             same.dtype + " " + ShapeText(same.shape);
-    const Sums sums = SumsOf(file, before, info);
-    const double difference = Difference(info.dtype, sums);
-    if (difference <= Rounding(info.dtype, sums)) continue;
-    char text[64] = " has other values";
-    if (std::isfinite(difference))
-      std::snprintf(text, sizeof text, " differs by %.0f %%", std::max(1.0, 100 * difference));
-    return Quote(info.name) + text;
+  const Checkpoint file = OpenCheckpoint(path), before = OpenCheckpoint(other);
+  for (const TensorDifference& difference : Diff(file, before).different) {
+    std::string text = Quote(difference.name) + " has other values";
+    if (difference.elements == 0)
+      return Quote(difference.name) + " differs in " + difference.reason;
+    const StoredTensor& tensor = *file.Find(difference.name);
+    const double share = Share(difference, file, tensor);
+    if (share <= LargestShareOfRounding(tensor)) continue;
+    if (std::isfinite(share))
+      text = Quote(difference.name) + " differs by " +
+             std::to_string(std::max(1L, std::lround(100 * share))) + " %";
+    return text;
   }
   return "";
 }

@@ -75,8 +75,8 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
                            " with " + Counted(c.microbatches, "microbatch") + ": " + time;
   if (given == outcome.rows.end() || (measured && given->steps.empty())) return text;
   const double before = measured ? Median(given->steps) : given->candidate.step;
-  const std::string gain =
-      ", " + std::to_string(std::lround(100 * (1 - step / before))) + " % less than as given";
+  const std::string gain = ", " + std::to_string(std::lround(100 * (1 - step / before))) +
+                           " % less than the run as given";
   if (!measured) return text + gain;
   const bool clear = *std::max_element(winner.steps.begin(), winner.steps.end()) <
                      *std::min_element(given->steps.begin(), given->steps.end());

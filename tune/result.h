@@ -24,7 +24,7 @@ struct TuneOutcome {
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);
 
 // Returns which candidate won, and by how much: "the fastest is zbv on 2 ranks with 4 microbatches:
-// 31.0 ms, 12 % less than as given".
+// 31.0 ms, 12 % less than the run as given".
 std::string TuneVerdict(const TuneOutcome& outcome);
 
 // Returns how many candidates were simulated and left out: "candidates: 12 simulated, ...".

@@ -29,6 +29,7 @@ static void ComparePiece(const std::string& dtype, size_t unit, std::string_view
     ReadNumber(dtype, b.data() + at, y);
     double apart = x == y ? 0 : std::abs(x - y);
     difference.largest = std::isnan(apart) ? apart : std::max(difference.largest, apart);
+    difference.squares += apart * apart;
   }
 }
 

@@ -13,6 +13,7 @@ struct TensorDifference {
   uint64_t elements = 0;  // "values": number of elements whose bits differ
   double largest = -1;    // their largest difference; -1 if the dtype is not compared as numbers,
                           // NaN if one is NaN
+  double squares = 0;     // sum of the squares of their differences, if these are numbers
 };
 
 struct CheckpointDifference {

@@ -17,7 +17,7 @@
 
 namespace pipewright {
 
-// What AllReduce adds. A complex number is two real ones.
+// Types of numbers that AllReduce adds. A complex number counts as two real ones.
 enum class NumberType { kNone, kFloat16, kBFloat16, kFloat32, kFloat64 };
 
 // Memory of one tensor, in the host's memory or on a device. A bundle travels along an edge, with

@@ -22,8 +22,7 @@ namespace pipewright {
 // because the model reads a value, does not keep the device from getting there.
 //
 // The first rank of a sum does the same as a sender: it launches the sum when all others have
-// posted it, and announces it to them. A wait for a
-// sum ends when all ranks have launched it.
+// posted it, and announces it to them. A wait for a sum ends when all ranks have launched it.
 //
 // The sender's host does not wait for its device.
 class NcclTransport : public WrappedTransport {

@@ -13,10 +13,10 @@ static std::string replaced_loading;
 
 void SetCudaEnvironment() {
   setenv(kConnections, std::to_string(kMostConnections).c_str(), /*overwrite=*/0);
+  // From 2.22 on, NCCL would connect ranks at the first sum that needs it, and block the host.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/1);
   // Loading a kernel at its first use may wait for the whole device, and so for transfers that wait
   // for other ranks.
-  // So may NCCL at the first sum of another size, for which it connects the ranks in another way.
-  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/1);
   const std::string eager = "EAGER";
   const char* set = std::getenv(kLoading);
   if (set && set == eager) return;

@@ -412,7 +412,7 @@ class Tune(Case):
         if best is given:
             said = "the fastest is the run as given: "
         else:
-            said = f"{round(100 * (1 - best['predicted'] / given['predicted']))} % less than as given"
+            said = f"{round(100 * (1 - best['predicted'] / given['predicted']))} % less than the run as given"
         self.assertIn(said, result.out)
         self.assertIn(said, self.path("said/report.html").read_text())
 

@@ -94,6 +94,21 @@ TEST(SessionDevices, PeersOfMessagesAndOfSums) {
   });
 }
 
+// A sum needs two connections, which messages of the same replicas have anyway.
+TEST(SessionDevices, ASumGivesWayWhereConnectionsAreFew) {
+  for (const char* connections : {"13", "12"}) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+    WithSession([&](Session& session) {
+      session.devices = {"cuda:0", "cuda:1", "cuda:2", "cpu"};
+      session.job.merge_buffers = true;
+      const DevicePeers peers = SessionPeers(session, {}, std::vector<VisibleDevices>(4));
+      EXPECT_EQ(peers.pairs.count({1, 2}), 1);
+      EXPECT_EQ(peers.sums.count({1, 2}), connections == std::string("13"));
+    });
+  }
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+}
+
 TEST(SessionDevices, RefusesCopiesOfWeightsThatWouldDriftApart) {
   WithSession([](Session& session) {
     session.devices = {"cpu", "cuda:1", "cuda:2", "cpu"};

@@ -43,7 +43,7 @@ TEST(TuneOutputs, OtherValuesAreADifference) {
   EXPECT_NE(Why<float>("F32", {0, 0}, {0, 1}), "");
   EXPECT_NE(Why<int64_t>("I64", {1, 2, 3, 4}, {1, 2, 4, 3}), "");
   EXPECT_NE(Why<uint8_t>("BOOL", {1, 0, 1, 0}, {0, 1, 1, 0}), "");
-  EXPECT_EQ(Why<float>("F32", {1, 2, 3}, {1, 2}), "\"y\" is F32 [3], not F32 [2]");
+  EXPECT_EQ(Why<float>("F32", {1, 2, 3}, {1, 2}), "\"y\" differs in shape [3] and [2]");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST(TuneRuns, SayWhichProgramFailed) {
       << said;
 }
 
-// What it says matters more than its name and options.
+// Users did not start the program, so its message comes before its command line.
 TEST(TuneRuns, SayFirstWhatIsWrong) {
   const std::string said = ErrorOf(
       [&] { OutputOf({"/bin/sh", "-c", "echo 'sh: x is 1, not 2' >&2; exit 1"}, TuneBudget()); });

@@ -102,7 +102,7 @@ TEST(ForwardOnly, AStageRunsAsSoonAsItsInputIsThere) {
   EXPECT_EQ(found.peak_bytes[1], kWeights + kPeak + kValue + 8 * kValue);
 }
 
-// Of 5 microbatches, the first of two replicas has 3, as of 6.
+// The first of two replicas computes 3 microbatches of 5, as of 6.
 TEST(ForwardOnly, AReplicaMayHaveOneMicrobatchMore) {
   const TuneProblem problem = FourModules(6);
   const Conf conf = {{0, 0, 0, 0}, false, {{1, 0}}, {}};
