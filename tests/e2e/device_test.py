@@ -2,6 +2,7 @@
 values over the fake NCCL (tests/fake_nccl). device_equality_test.py compares with ranks on the CPU."""
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -180,6 +181,17 @@ class Devices(support.Case):
         for link in fast["links"] + slow["links"]:
             self.assertGreater(link["bytes_per_second"], 0)
         self.assertGreater(slow["links"][0]["latency"], fast["links"][0]["latency"])
+
+    def test_traces_have_the_times_of_devices(self):
+        trace = self.path("trace.json")
+        job = self.write_job(support.token_job(steps=3, schedule="1f1b"))
+        self.measured(support.RUN, "train", self.package, job, "--conf", self.conf(2), "--device", "auto", "--links", "nccl",
+                      "--trace", trace, SIM_DELAY_US="500")
+        computes = [event for event in json.loads(trace.read_text())["traceEvents"]
+                    if re.fullmatch(r"\d+[FBIW]\d+", event["name"])]
+        self.assertGreaterEqual(len(computes), 16)
+        for event in computes:
+            self.assertGreater(event["dur"], 1500, event)  # microseconds of the device; the host only launches
 
     def test_bench_measures_on_devices(self):
         job = self.write_job(support.token_job(schedule="1f1b", check_shared=None,

@@ -39,6 +39,8 @@ TEST(Job, DefaultsAndPaths) {
                 std::filesystem::path(testing::TempDir() + "/text.bin").lexically_normal()});
   EXPECT_EQ(job.optimizer.kind, OptimizerJob::kSgd);
   EXPECT_TRUE(job.stop_on_nan);
+  EXPECT_FALSE(job.tf32);
+  EXPECT_TRUE(ReadJob(Write(With(R"(, "tf32": true)"))).tf32);
 }
 
 TEST(Job, Comments) {

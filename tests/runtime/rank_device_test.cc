@@ -1,5 +1,6 @@
 #include "runtime/rank_device.h"
 
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include "tests/error_text.h"
@@ -132,6 +133,14 @@ TEST(RankDevice, RefusesWhatIsNotThere) {
                 "job.json: device: \"" + std::string(name) +
                     "\" is not a device\n"
                     "  give cpu, auto, a type such as cuda, or one device such as cuda:0");
+}
+
+TEST(RankDevice, Tf32IsUsedIfTheJobAllowsIt) {
+  for (bool allowed : {true, false}) {
+    UseTf32(allowed);
+    EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), allowed);
+    EXPECT_EQ(at::globalContext().allowTF32CuDNN(), allowed);
+  }
 }
 
 }  // namespace
