@@ -185,7 +185,7 @@ def compare(options, label, runs, given, modules, changes, single):
     best = min(list(turns)[:BEST], key=lambda each: statistics.median(samples[each]))
     median = statistics.median(samples["tuned"])
     row = (f"| {label} | {median:.2f} | {ratio('as given')} | {ratio(best)} ({best}) | "
-           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} |")
+           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} | {1e3 * candidates[0]['expected'] / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
                  "best": best, "candidates": candidates}
@@ -279,8 +279,8 @@ def main():
     parser.add_argument("--bodies", nargs="+", default=BODIES, choices=BODIES, help="of modules in the grid")
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
-    table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured |",
-             "|---|---|---|---|---|---|"]
+    table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured | "
+             "expected ÷ measured |", "|---|---|---|---|---|---|---|"]
     if options.memory:
         table = ["| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]
     path = os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json")

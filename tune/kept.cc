@@ -46,7 +46,7 @@ double BusySeconds() {
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   const std::string &package = request.package, &output = request.output;
-  std::string code = ReadFile(package + "/manifest.json");
+  std::string code = PIPEWRIGHT_VERSION + ReadFile(package + "/manifest.json");
   for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
   std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
   // A package in the output folder is temporary.

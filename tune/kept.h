@@ -24,7 +24,7 @@ double BusySeconds();
 struct KeptMeasurements {
   std::vector<std::string> folders;  // the first that can be written is used; all are read
   std::string machine;               // MachineName, and how its ranks are started
-  std::string code;                  // a hash of the package's code
+  std::string code;  // a hash of the version of this program and of the code of the package
 };
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);

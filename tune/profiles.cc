@@ -106,23 +106,30 @@ bool GetPoint(Measuring& state, const Point& point) {
 }
 
 // Returns the points in the order of measuring: the job's own first, so that it is there however
-// short the budget is.
+// short the budget is. Then the largest size, since those between can be interpolated, and those
+// closest to its own, each on all numbers of ranks.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
+  const int64_t own = state.job.microbatch_size;
+  const std::set<int64_t> measured = SizesToMeasure(sizes, own);
+  std::vector<int64_t> ordered(measured.begin(), measured.end());
+  auto distance = [&](int64_t size) {
+    if (size != own && size == *measured.rbegin()) return 1.0;
+    return static_cast<double>(std::max(size, own)) / static_cast<double>(std::min(size, own));
+  };
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [&](int64_t a, int64_t b) { return distance(a) < distance(b); });
   std::set<int> counts = RankCounts(state.request);
   counts.insert(own_ranks);
   if (!state.problem.machines.speeds.empty()) counts = {1};
   std::vector<Point> points;
-  for (int ranks : counts)
-    for (int threads : ThreadCounts(state.request, state.job, ranks, CoresHere()))
-      for (int64_t size : SizesToMeasure(sizes, state.job.microbatch_size)) {
+  for (int64_t size : ordered)
+    for (int ranks : counts)
+      for (int threads : ThreadCounts(state.request, state.job, ranks, CoresHere())) {
         const Point point = {RanksWithModules(state.problem, ranks), threads, size};
         if (!std::count(points.begin(), points.end(), point)) points.push_back(point);
       }
   std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
-    return point.size == state.job.microbatch_size;
-  });
-  std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
-    return point.size == state.job.microbatch_size && point.threads == state.job.threads &&
+    return point.size == own && point.threads == state.job.threads &&
            point.ranks == RanksWithModules(state.problem, own_ranks);
   });
   return points;

@@ -120,6 +120,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
                  {"peak_bytes", c.peak_bytes},
                  {"module_to_stage", c.conf.module_to_stage},
                  {"stage_to_ranks", c.conf.stage_to_ranks}};
+    if (row.tensor_bytes > 0) json["measured_peak_bytes"] = row.tensor_bytes;
     if (!c.body.empty()) json["body"] = c.body;
     if (!c.conf.offloaded_stages.empty()) json["offloaded_stages"] = c.conf.offloaded_stages;
     if (row.variant) json["variant"] = true;

@@ -7,10 +7,12 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/median.h"
+#include "base/size.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "plan/plan_text.h"
 #include "plan/simulate/lower_bound.h"
+#include "plan/tune/predict.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
 #include "tune/outputs.h"
@@ -79,37 +81,78 @@ std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudg
   return pass;
 }
 
-std::optional<MeasuredStep> StepOfRow(const TuneRequest& request, const Job& job,
-                                      const TuneBudget& budget, const TuneRow& row, TuneRun run) {
-  const TemporaryFile job_file = {request.output + "/candidate_job.json"},
-                      plan_file = {request.output + "/candidate_" + kTunePlan},
-                      metrics = {request.output + "/candidate_metrics.jsonl"};
-  Json text = ParseJson(JobText(request, job, row.candidate), job_file.path);
+// The files of a candidate's run.
+struct RowFiles {
+  const TemporaryFile conf, job, plan, metrics;
+};
+
+RowFiles FilesIn(const std::string& folder) {
+  return {{folder + "/candidate_conf.json"},
+          {folder + "/candidate_job.json"},
+          {folder + "/candidate_" + kTunePlan},
+          {folder + "/candidate_metrics.jsonl"}};
+}
+
+// Writes the files of a candidate, and returns its run.
+TuneRun RunOfRow(const TuneRequest& request, const Job& job, const TuneRow& row,
+                 const RowFiles& files) {
+  WriteFile(files.conf.path, WriteConf(row.candidate.conf));
+  TuneRun run = {request.package, "", files.conf.path, row.candidate.ranks, row.in_process};
+  run.start = request.start;
+  run.steps = static_cast<int>(std::clamp(std::ceil(kSeconds / row.candidate.step), 3.0, 50.0));
+  if (request.infers()) return run;
+  Json text = ParseJson(JobText(request, job, row.candidate), files.job.path);
   for (const char* key : {"save", "checkpoint", "validation", "report", "tensorboard", "metrics"})
     text.erase(key);
   if (!row.candidate.plan.ranks.empty()) {
-    WriteFile(plan_file.path, WritePlan(row.candidate.plan));
+    WriteFile(files.plan.path, WritePlan(row.candidate.plan));
     text["schedule"] = std::string("candidate_") + kTunePlan;
   }
-  WriteFile(job_file.path, FormatJson(text));
-  run.job = job_file.path;
-  return MeasureStep(run, metrics.path, budget);
+  WriteFile(files.job.path, FormatJson(text));
+  run.job = files.job.path;
+  return run;
 }
 
 // Runs a candidate once. Returns false if the budget is over.
 bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget, TuneRow& row,
                 FirstOutputs& first) {
-  const TemporaryFile conf_file = {request.output + "/candidate_conf.json"};
-  WriteFile(conf_file.path, WriteConf(row.candidate.conf));
-  TuneRun run = {request.package, "", conf_file.path, row.candidate.ranks, row.in_process};
-  run.start = request.start;
-  run.steps = static_cast<int>(std::clamp(std::ceil(kSeconds / row.candidate.step), 3.0, 50.0));
+  const RowFiles files = FilesIn(request.output);
+  const TuneRun run = RunOfRow(request, job, row, files);
   const std::optional<MeasuredStep> step = request.infers()
                                                ? PassOfRow(request, budget, row, run, first)
-                                               : StepOfRow(request, job, budget, row, run);
+                                               : MeasureStep(run, files.metrics.path, budget);
   if (!step) return false;
   row.steps.push_back(step->seconds);
   row.process_bytes = std::max(row.process_bytes, step->process_bytes);
+  return true;
+}
+
+// Measures the most that the tensors of a rank of a candidate take, and sets `failure` if that is
+// more than the rank's limit. Returns false if the budget is over.
+bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                   const TuneBudget& budget, TuneRow& row) {
+  const RowFiles files = FilesIn(request.output);
+  TuneRun run = RunOfRow(request, job, row, files);
+  run.in_process = RunsInProcess(request, run.ranks);
+  run.steps = 1;
+  std::string over;
+  // A rank takes a message more if a busy machine delays the receiver: then it is measured again.
+  for (int attempt = 0; attempt < 2 && (attempt == 0 || !over.empty()); ++attempt) {
+    const std::optional<Json> figures = BenchRun(run, budget);
+    if (!figures) return false;
+    over.clear();
+    row.tensor_bytes = 0;
+    for (int rank = 0; rank < run.ranks; ++rank) {
+      const auto at = static_cast<size_t>(rank);
+      const auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
+      row.tensor_bytes = std::max(row.tensor_bytes, bytes);
+      if (static_cast<double>(bytes) > RankLimit(problem, rank))
+        over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) + ", more than " +
+               request.options + "memory, and " +
+               SizeText(static_cast<int64_t>(row.candidate.peak_bytes[at])) + " was predicted";
+    }
+  }
+  row.failure = over;
   return true;
 }
 
@@ -197,6 +240,38 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       return;
     }
   }
+}
+
+void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                   const TuneBudget& budget, std::vector<TuneRow>& rows,
+                   std::vector<std::string>& notes) {
+  if (request.in_process && request.ranks > 1)
+    return notes.push_back("the memory of ranks that are threads is predicted, and not measured");
+  int64_t least = 0;
+  for (;;) {
+    SortRows(rows);
+    TuneRow& row = rows.front();
+    if (!row.failure.empty() || row.steps.empty()) break;
+    Say(request, "memory of the fastest candidate");
+    try {
+      if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row))
+        return notes.push_back(budget.Ended() +
+                               " ended tune before the memory of the fastest "
+                               "candidate was measured: it is predicted");
+    } catch (const Error& error) {
+      row.failure = error.what();
+    }
+    if (row.failure.empty()) return;
+    if (row.tensor_bytes > 0)
+      least = least > 0 ? std::min(least, row.tensor_bytes) : row.tensor_bytes;
+    notes.push_back("the fastest candidate is dropped: " + row.failure);
+    Say(request, notes.back());
+  }
+  if (!rows.front().failure.empty() && least > 0)
+    throw Error(request.options + "memory " + request.memory,
+                "every candidate takes more than was predicted: the smallest takes " +
+                    SizeText(least) + " on a rank",
+                "give " + request.options + "memory " + std::to_string(least) + " or more");
 }
 
 void SortRows(std::vector<TuneRow>& rows) {

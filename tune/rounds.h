@@ -23,6 +23,8 @@ struct TuneRow {
   std::vector<double> steps;  // seconds, the median of each round
   std::string binds = {};     // WhatBinds
   int64_t process_bytes = 0;  // measured: the largest process of any rank
+  int64_t tensor_bytes =
+      0;  // measured under a limit of memory: the most that a rank's tensors take
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };
 
@@ -50,6 +52,12 @@ bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);
+
+// Measures the memory of the fastest candidate of training, and of the next one as long as they
+// take more than the limit. Throws Error if all that ran do. Sorts the rows.
+void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                   const TuneBudget& budget, std::vector<TuneRow>& rows,
+                   std::vector<std::string>& notes);
 
 // Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
 void SortRows(std::vector<TuneRow>& rows);

@@ -114,12 +114,12 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     rows.back().in_process = RunsInProcess(request, candidate.ranks);
   };
   for (const TuneCandidate& candidate : outcome.found.best) add(candidate);
-  // The modules are measured one at a time. Ranks that share memory and caches may all be slower.
-  for (const auto& [ranks, candidate] : outcome.found.by_ranks)
+  // Predictions of one kind may all be too short.
+  for (const auto& [kind, candidate] : outcome.found.by_kind)
     if (candidate.step < kClearlySlower * rows.front().candidate.step &&
         std::none_of(
             rows.begin(), rows.end(),
-            [&, count = ranks](const TuneRow& row) { return row.candidate.ranks == count; }))
+            [&, own = kind](const TuneRow& row) { return TuneKindOf(row.candidate) == own; }))
       add(candidate);
   if (!given) return rows;
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
@@ -280,6 +280,9 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
                             ", from times on " + MachineName());
   else if (!request.no_measure)
     MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  if (request.machines.empty() && !request.no_measure && !request.memory.empty() &&
+      !request.infers())
+    DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
   for (TuneRow& row : outcome.rows) row.binds = WhatBinds(problem, row.candidate);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())

@@ -34,6 +34,11 @@ bool HasReplicas(const StagePlacement& placement) {
                      [](const auto& ranks) { return ranks.size() > 1; });
 }
 
+TuneKind TuneKindOf(const Choice& choice) {
+  return {choice.cut.profile->ranks,
+          choice.cut.ranks > 0 || choice.kind->placement == std::string("both")};
+}
+
 bool IsChoice(const TuneProblem& problem, const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
   // Without backward, schedules do not differ.
@@ -130,7 +135,7 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   const bool fits = Fits(problem, candidate);
   result.over += !fits;
   if (fits) {
-    const auto [at, is_new] = result.by_ranks.try_emplace(candidate.ranks, candidate);
+    const auto [at, is_new] = result.by_kind.try_emplace(TuneKindOf(candidate), candidate);
     if (!is_new && candidate.step < at->second.step) at->second = candidate;
   }
   auto& list = fits ? result.best : result.large;
@@ -149,11 +154,11 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   if (!result.best.empty()) result.large.clear();
 }
 
-bool IsPruned(const TuneResult& result, int ranks, double bound, size_t keep) {
+bool IsPruned(const TuneResult& result, TuneKind kind, double bound, size_t keep) {
   if (result.best.size() < keep || bound < result.best.back().step) return false;
   if (bound >= kClearlySlower * result.best.front().step) return true;
-  const auto known = result.by_ranks.find(ranks);
-  return known != result.by_ranks.end() && bound >= known->second.step;
+  const auto known = result.by_kind.find(kind);
+  return known != result.by_kind.end() && bound >= known->second.step;
 }
 
 // Returns true if weights, gradients and optimizer state alone, shared evenly, are over the limits.
@@ -168,7 +173,7 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
 // Cuts and simulates a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
-  if (IsPruned(result, choice.cut.profile->ranks, choice.bound, keep)) return void(++result.pruned);
+  if (IsPruned(result, TuneKindOf(choice), choice.bound, keep)) return void(++result.pruned);
   if (!result.best.empty() && !problem.forward_only && IsTooLarge(problem, *choice.cut.profile))
     return void(++result.over);
   std::optional<Conf> conf;
@@ -183,7 +188,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   const int microbatches = MicrobatchesOf(problem, profile);
   const Costs costs = CostsOfConf(problem, profile, *conf);
   const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
-  if (IsPruned(result, profile.ranks, bound, keep)) return void(++result.pruned);
+  if (IsPruned(result, TuneKindOf(choice), bound, keep)) return void(++result.pruned);
   const std::string schedule = problem.forward_only ? kForwardOnly : choice.kind->name;
   Plan order;
   try {
@@ -206,8 +211,10 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
   constexpr size_t kSearches = 3;
   constexpr int64_t kActions = 30'000;  // zb-auto tries hundreds of orders
   constexpr double kEffort = 0.1;       // about a second each
-  std::vector<TuneCandidate> starts;
-  for (const TuneCandidate& c : result.best.empty() ? result.large : result.best) {
+  std::vector<TuneCandidate> starts, best = result.best.empty() ? result.large : result.best;
+  for (const auto& [kind, candidate] : result.by_kind)
+    if (keep > 1 && candidate.step < kClearlySlower * best.front().step) best.push_back(candidate);
+  for (const TuneCandidate& c : best) {
     const auto same = [&](const TuneCandidate& other) {
       return other.conf == c.conf && other.microbatches == c.microbatches &&
              other.threads == c.threads;
@@ -255,6 +262,10 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
 }
 
 }  // namespace
+
+TuneKind TuneKindOf(const TuneCandidate& candidate) {
+  return {candidate.ranks, HasReplicas(candidate.conf.stage_to_ranks)};
+}
 
 TuneResult SearchTune(const TuneProblem& problem, size_t keep) {
   TuneResult result;

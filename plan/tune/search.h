@@ -2,19 +2,26 @@
 // cut into stages, the schedule, and the stages that recompute.
 #pragma once
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "plan/tune/problem.h"
 
 namespace pipewright {
 
-inline constexpr double kClearlySlower = 2;
+inline constexpr double kClearlySlower = 1.5;
+
+// The number of ranks, and whether stages have replicas: ranks that share memory, and replicas that
+// add gradients, may take longer than predicted.
+using TuneKind = std::pair<int, bool>;
+
+TuneKind TuneKindOf(const TuneCandidate& candidate);
 
 struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first
   std::vector<TuneCandidate> large;  // over the limit, smallest peak first; only if `best` is empty
-  // Within the memory, the best on each number of ranks, as far as it is not clearly slower.
-  std::map<int, TuneCandidate> by_ranks;
+  // Within the memory, the best of each kind, as far as it is not clearly slower.
+  std::map<TuneKind, TuneCandidate> by_kind;
   int simulated = 0;
   int pruned = 0;    // not simulated: their bound is above the last of `best`
   int over = 0;      // over the memory limit
@@ -24,9 +31,9 @@ struct TuneResult {
 };
 
 // Returns the `keep` best candidates. Simulates them in the order of a bound that needs no cut, and
-// cuts and simulates none whose bound is above the last of the best so far, and above the best on
-// as many ranks or kClearlySlower times the best. Then zb-auto searches better orders for the best
-// of them. All limits are in work, so the same problem gives the same result.
+// cuts and simulates none whose bound is above the last of the best so far, and above the best of
+// their kind or kClearlySlower times the best. Then zb-auto searches better orders for the best of
+// them. All limits are in work, so the same problem gives the same result.
 TuneResult SearchTune(const TuneProblem& problem, size_t keep);
 
 }  // namespace pipewright

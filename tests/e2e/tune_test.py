@@ -195,6 +195,27 @@ class Tune(Case):
         for candidate in report["candidates"]:
             self.assertLessEqual(max(candidate["peak_bytes"]), least)
 
+    def test_a_candidate_over_the_limit_is_dropped(self):
+        """Profiles that say too little are found out when candidates run."""
+        package, self.package = self.package, self.compile("gpt.pt2", "light.pkg", "--ranks", "1")
+        self.addCleanup(setattr, self, "package", package)
+        options = ["--exact", "--rounds", 1, "--candidates", 1, "--force"]
+        self.succeed(self.tune("light", "--memory", "1GB", *options, ranks=1, body="autograd"))
+        best = json.loads(self.path("light/report.json").read_text())["candidates"][0]
+        used = best["measured_peak_bytes"]
+        self.assertAlmostEqual(best["peak_bytes"][0] / used, 1, delta=0.2)  # without the loss
+        for file in (pathlib.Path(self.package) / "tuned/measured").glob("profile-*"):
+            kept = json.loads(file.read_text())
+            for node in kept["measured"]["profile"]["nodes"]:
+                node["kept_bytes"], node["peak_bytes"] = 0, node["parameter_bytes"]
+            file.write_text(json.dumps(kept))
+        refused = self.tune("light", "--memory", 4 * used // 5, *options, ranks=1, body="autograd")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"the fastest candidate is dropped: rank 0 takes .*B, more than --memory, and .*B was")
+        self.assertRegex(refused.out, rf"--memory {4 * used // 5}: every candidate takes more than was predicted: the ")
+        least = int(refused.out.split("give --memory ")[1].split()[0])
+        self.succeed(self.tune("light", "--memory", least, *options, ranks=1, body="autograd"))
+
     def test_measured_profiles_are_used_again(self):
         self.succeed(self.tune("first", "--no-measure"))
         folder = pathlib.Path(self.package) / "tuned/measured"

@@ -14,6 +14,8 @@ namespace {
 struct StageSum {
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double activation = 0, received = 0, kept_for_weight = 0, peak = 0, forward_only_peak = 0;
+  double first_peak = 0;     // while the first backward of a step runs, without `trained`
+  double most_trained = 0;   // of a node
   bool forward_only = true;  // all nodes have a forward_only_peak
   double made = 0;           // bytes of the outputs of the nodes so far
   double weights = 0, trained = 0, output = 0;
@@ -29,12 +31,17 @@ struct StageSum {
     Add(node.input_gradient, input_gradient);
     Add(node.weight_gradient, weight_gradient);
     // In the backward, the nodes before this one still hold their activations.
-    peak = std::max(peak, activation + node.peak - node.parameters - node.buffers);
+    const double during = activation + node.peak - node.parameters - node.buffers;
+    peak = std::max(peak, during);
+    // The gradients that the first backward of a step makes become the sums. Those of the nodes
+    // after this one are there by then.
+    trained += node.trained;
+    first_peak = std::max(first_peak, during - trained);
+    most_trained = std::max(most_trained, node.trained);
     forward_only &= node.forward_only_peak > 0;
     activation += node.kept;
     kept_for_weight += node.kept_for_weight;
     weights += node.parameters + node.buffers + node.trained * optimizer_state;
-    trained += node.trained;
     held.insert(node.held.begin(), node.held.end());
     held_for_weight.insert(node.held_for_weight.begin(), node.held_for_weight.end());
   }
@@ -107,30 +114,32 @@ std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_
   for (int s = 0; s < count; ++s) {
     StageSum& sum = sums[static_cast<size_t>(s)];
     AddHeld(profile, stage_of, s, sum);
-    json["stages"].push_back(
-        {{"F", sum.forward.median * 1e6},
-         {"B", sum.backward.median * 1e6},
-         {"I", sum.input_gradient.median * 1e6},
-         {"W", sum.weight_gradient.median * 1e6},
-         {"spread",
-          {{"F", sum.forward.spread * 1e6},
-           {"B", sum.backward.spread * 1e6},
-           {"I", sum.input_gradient.spread * 1e6},
-           {"W", sum.weight_gradient.spread * 1e6}}},
-         {"activation", sum.activation},
-         {"received", sum.received},
-         {"kept_for_W", sum.kept_for_weight},
-         {"peak",
-          {{"B", sum.peak},
-           {"I", sum.peak},
-           {"forward_only", sum.forward_only ? sum.forward_only_peak : 0}}},
-         {"weights", sum.weights},
-         {"gradients", sum.trained},
-         {"output", sum.output},
-         {"recompute",
-          {{"time", sum.forward.median * 1e6},
-           {"activation", sum.received},
-           {"peak", {{"B", sum.peak}, {"I", sum.peak}}}}}});
+    json["stages"].push_back({{"F", sum.forward.median * 1e6},
+                              {"B", sum.backward.median * 1e6},
+                              {"I", sum.input_gradient.median * 1e6},
+                              {"W", sum.weight_gradient.median * 1e6},
+                              {"spread",
+                               {{"F", sum.forward.spread * 1e6},
+                                {"B", sum.backward.spread * 1e6},
+                                {"I", sum.input_gradient.spread * 1e6},
+                                {"W", sum.weight_gradient.spread * 1e6}}},
+                              {"activation", sum.activation},
+                              {"received", sum.received},
+                              {"kept_for_W", sum.kept_for_weight},
+                              {"peak",
+                               {{"B", sum.peak},
+                                {"I", sum.peak},
+                                {"W", sum.kept_for_weight + sum.most_trained},
+                                {"first_B", sum.trained + sum.first_peak},
+                                {"first_W", sum.kept_for_weight + sum.trained},
+                                {"forward_only", sum.forward_only ? sum.forward_only_peak : 0}}},
+                              {"weights", sum.weights},
+                              {"gradients", sum.trained},
+                              {"output", sum.output},
+                              {"recompute",
+                               {{"time", sum.forward.median * 1e6},
+                                {"activation", sum.received},
+                                {"peak", {{"B", sum.peak}, {"I", sum.peak}}}}}});
   }
   for (const auto& [ends, bytes] : edges)
     json["edges"].push_back({{"from", ends.first},

@@ -37,15 +37,24 @@ TEST(Tune, PruningLosesNoneOfTheBest) {
     const TuneResult all = SearchTune(problem, kAll), few = SearchTune(problem, 3);
     EXPECT_EQ(all.pruned, 0);
     EXPECT_GT(few.pruned, 0);
-    EXPECT_EQ(all.by_ranks.size(), 3u);
-    for (const auto& [ranks, candidate] : all.by_ranks) {
-      if (candidate.step < kClearlySlower * few.best[0].step) {
-        EXPECT_DOUBLE_EQ(few.by_ranks.at(ranks).step, candidate.step) << ranks;
-      }
-    }
     ASSERT_EQ(few.best.size(), 3u);
     for (size_t i = 0; i < few.best.size(); ++i)
       EXPECT_DOUBLE_EQ(few.best[i].step, all.best[i].step);
+  }
+}
+
+TEST(Tune, PruningLosesNoneOfTheBestOfEachKind) {
+  std::mt19937 random(1);
+  for (int modules : {4, 8, 9}) {
+    TuneProblem problem = ProblemOf(RandomWork(random, modules), 16);
+    problem.searched = false;
+    const TuneResult all = SearchTune(problem, kAll), few = SearchTune(problem, 3);
+    EXPECT_EQ(all.by_kind.size(), 5u);  // a single rank has no replicas
+    for (const auto& [kind, candidate] : all.by_kind) {
+      if (candidate.step < kClearlySlower * few.best[0].step) {
+        EXPECT_DOUBLE_EQ(few.by_kind.at(kind).step, candidate.step) << kind.first << kind.second;
+      }
+    }
   }
 }
 

@@ -36,4 +36,31 @@ TEST(CostsOfStages, AStageHoldsTheOutputsOfItsNodesWithoutBackward) {
   EXPECT_EQ(ForwardOnly(earlier, {0, 0, 0}, 0), 0);
 }
 
+TEST(CostsOfStages, TheFirstBackwardOfAStepMakesTheSums) {
+  // Each node has 40 bytes of weights, keeps 100, and makes 7 and its gradients in the backward.
+  Profile profile = Chain();
+  for (ProfileNode& node : profile.nodes) {
+    node.parameters = node.trained = 40, node.kept = 100, node.kept_for_weight = 20;
+    node.peak = 40 + 100 + 40 + 7;
+  }
+  auto peak = [&](const std::vector<int>& stage_of) {
+    return ParseCosts(CostsOfStages(profile, stage_of, 0), "costs").stages[0].peak;
+  };
+  EXPECT_EQ(peak({0, 1, 2}).B, 147);
+  EXPECT_EQ(peak({0, 1, 2}).W, 20 + 40);
+  EXPECT_EQ(peak({0, 1, 2}).first_B, 147);
+  EXPECT_EQ(peak({0, 1, 2}).first_W, 20 + 40);
+  EXPECT_EQ(peak({0, 0, 1}).B, 100 + 147);
+  EXPECT_EQ(peak({0, 0, 1}).W, 2 * 20 + 40);
+  EXPECT_EQ(peak({0, 0, 1}).first_B, 100 + 147);  // those of the first node are not there yet
+  EXPECT_EQ(peak({0, 0, 1}).first_W, 2 * 20 + 2 * 40);
+  profile.nodes[0].peak += 200;  // while those of the second node are there
+  EXPECT_EQ(peak({0, 0, 1}).B, 347);
+  EXPECT_EQ(peak({0, 0, 1}).first_B, 347 + 40);
+  profile.nodes[1].trained = 0;  // frozen
+  profile.nodes[1].peak -= 40;
+  EXPECT_EQ(peak({0, 0, 1}).first_B, 347);
+  EXPECT_EQ(peak({0, 0, 1}).first_W, 2 * 20 + 40);
+}
+
 }  // namespace pipewright
