@@ -169,7 +169,7 @@ def compare(options, label, runs, given, modules, changes, single):
         except Refused:
             refused += 1
     tuned, candidates = tune(options, runs, job)
-    predicted = 1e3 * candidates[0]["predicted"]
+    predicted, expected = (1e3 * candidates[0][key] for key in ("predicted", "expected"))
     runs.last(1, length)
     turns = {point: what for point, (_, what) in sorted(points.items(), key=lambda p: p[1][0])[:BEST]}
     turns |= {"as given": as_given, "tuned": tuned}
@@ -185,7 +185,7 @@ def compare(options, label, runs, given, modules, changes, single):
     best = min(list(turns)[:BEST], key=lambda each: statistics.median(samples[each]))
     median = statistics.median(samples["tuned"])
     row = (f"| {label} | {median:.2f} | {ratio('as given')} | {ratio(best)} ({best}) | "
-           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} | {1e3 * candidates[0]['expected'] / median:.2f} |")
+           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} | {expected / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
                  "best": best, "candidates": candidates}

@@ -172,10 +172,12 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
   return PredictLowered(prospect, Lowered(prospect), schedule, recompute);
 }
 
-TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule) {
+TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule,
+                            double too_slow) {
   const Plan plan = Lowered(prospect);
   const TuneCandidate plain = PredictLowered(prospect, plan, schedule, {});
-  if (Fits(prospect.problem, plain) || !prospect.problem.recompute) return plain;
+  if (Fits(prospect.problem, plain) || !prospect.problem.recompute || plain.step >= too_slow)
+    return plain;
   TuneCandidate candidate = plain;
   // On every rank over its limit, one more stage recomputes.
   for (;;) {
@@ -189,7 +191,7 @@ TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedul
     if (more == candidate.recompute) break;
     std::sort(more.begin(), more.end());
     candidate = PredictLowered(prospect, plan, schedule, more);
-    if (Fits(prospect.problem, candidate)) break;
+    if (Fits(prospect.problem, candidate) || candidate.step >= too_slow) break;
   }
   if (!Fits(prospect.problem, candidate))
     return LargestPeak(candidate) < LargestPeak(plain) ? candidate : plain;

@@ -31,8 +31,9 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
 
 // Predicts with as few stages recomputing as fit in memory: stages that free the most bytes for
 // their time first, then without those that turn out to be needless. None recompute if it does not
-// help.
-TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule);
+// help. Stops early, with a candidate that does not fit, if the step is `too_slow` or longer:
+// recomputation makes it longer still.
+TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule, double too_slow);
 
 // Predicts a named schedule on a given conf. Throws Error if the schedule is not defined for these
 // numbers.

@@ -154,11 +154,13 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   if (!result.best.empty()) result.large.clear();
 }
 
-bool IsPruned(const TuneResult& result, TuneKind kind, double bound, size_t keep) {
-  if (result.best.size() < keep || bound < result.best.back().step) return false;
-  if (bound >= kClearlySlower * result.best.front().step) return true;
-  const auto known = result.by_kind.find(kind);
-  return known != result.by_kind.end() && bound >= known->second.step;
+// Returns the step from which on no candidate of a kind is kept.
+double TooSlow(const TuneResult& result, TuneKind kind, size_t keep) {
+  if (result.best.size() < keep) return kNoLimit;
+  double own = kClearlySlower * result.best.front().step;
+  if (const auto known = result.by_kind.find(kind); known != result.by_kind.end())
+    own = std::min(own, known->second.step);
+  return std::max(own, result.best.back().step);
 }
 
 // Returns true if weights, gradients and optimizer state alone, shared evenly, are over the limits.
@@ -173,7 +175,8 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
 // Cuts and simulates a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
-  if (IsPruned(result, TuneKindOf(choice), choice.bound, keep)) return void(++result.pruned);
+  const double too_slow = TooSlow(result, TuneKindOf(choice), keep);
+  if (choice.bound >= too_slow) return void(++result.pruned);
   if (!result.best.empty() && !problem.forward_only && IsTooLarge(problem, *choice.cut.profile))
     return void(++result.over);
   std::optional<Conf> conf;
@@ -188,7 +191,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   const int microbatches = MicrobatchesOf(problem, profile);
   const Costs costs = CostsOfConf(problem, profile, *conf);
   const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
-  if (IsPruned(result, TuneKindOf(choice), bound, keep)) return void(++result.pruned);
+  if (bound >= too_slow) return void(++result.pruned);
   const std::string schedule = problem.forward_only ? kForwardOnly : choice.kind->name;
   Plan order;
   try {
@@ -198,7 +201,8 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   }
   if (problem.order && OrderOfStages(order) != problem.order) return void(++result.unfit);
   ++result.simulated;
-  TuneCandidate candidate = PredictWithin({problem, profile, *conf, costs, order}, schedule);
+  TuneCandidate candidate =
+      PredictWithin({problem, profile, *conf, costs, order}, schedule, too_slow);
   if (problem.forward_only && !Fits(problem, candidate) && !HasReplicas(conf->stage_to_ranks))
     candidate = Predict(problem, profile, WithWeightsOnDisk(problem, profile, *conf, microbatches),
                         schedule, microbatches, {});

@@ -200,21 +200,22 @@ class Tune(Case):
         package, self.package = self.package, self.compile("gpt.pt2", "light.pkg", "--ranks", "1")
         self.addCleanup(setattr, self, "package", package)
         options = ["--exact", "--rounds", 1, "--candidates", 1, "--force"]
-        self.succeed(self.tune("light", "--memory", "1GB", *options, ranks=1, body="autograd"))
-        best = json.loads(self.path("light/report.json").read_text())["candidates"][0]
-        used = best["measured_peak_bytes"]
-        self.assertAlmostEqual(best["peak_bytes"][0] / used, 1, delta=0.2)  # without the loss
+        job = {"ranks": 1, "schedule": "1f1b", "body": "autograd"}  # the only candidate is the job as given
+        self.succeed(self.tune("light", "--memory", "1GB", *options, **job))
+        [found] = json.loads(self.path("light/report.json").read_text())["candidates"]
+        used = found["measured_peak_bytes"]
+        self.assertAlmostEqual(found["peak_bytes"][0] / used, 1, delta=0.2)  # without the loss
         for file in (pathlib.Path(self.package) / "tuned/measured").glob("profile-*"):
             kept = json.loads(file.read_text())
             for node in kept["measured"]["profile"]["nodes"]:
                 node["kept_bytes"], node["peak_bytes"] = 0, node["parameter_bytes"]
             file.write_text(json.dumps(kept))
-        refused = self.tune("light", "--memory", 4 * used // 5, *options, ranks=1, body="autograd")
+        refused = self.tune("light", "--memory", 4 * used // 5, *options, **job)
         self.assertEqual(refused.code, 1, refused.out)
         self.assertRegex(refused.out, r"the fastest candidate is dropped: rank 0 takes .*B, more than --memory, and .*B was")
         self.assertRegex(refused.out, rf"--memory {4 * used // 5}: every candidate takes more than was predicted: the ")
         least = int(refused.out.split("give --memory ")[1].split()[0])
-        self.succeed(self.tune("light", "--memory", least, *options, ranks=1, body="autograd"))
+        self.succeed(self.tune("light", "--memory", least, *options, **job))
 
     def test_measured_profiles_are_used_again(self):
         self.succeed(self.tune("first", "--no-measure"))
