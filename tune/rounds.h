@@ -23,8 +23,7 @@ struct TuneRow {
   std::vector<double> steps;  // seconds, the median of each round
   std::string binds = {};     // WhatBinds
   int64_t process_bytes = 0;  // measured: the largest process of any rank
-  int64_t tensor_bytes =
-      0;  // measured under a limit of memory: the most that a rank's tensors take
+  int64_t tensor_bytes = 0;   // measured under a memory limit: tensors of the largest rank
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };
 
@@ -53,8 +52,8 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);
 
-// Measures the memory of the fastest candidate of training, and of the next one as long as they
-// take more than the limit. Throws Error if all that ran do. Sorts the rows.
+// Measures the tensors of the fastest candidate of training, drops it if a rank is over its limit,
+// and goes on with the next. Throws Error if none is left. Sorts the rows.
 void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                    const TuneBudget& budget, std::vector<TuneRow>& rows,
                    std::vector<std::string>& notes);
