@@ -1,5 +1,6 @@
 #include "plan/simulate/rank_account.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -82,6 +83,14 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
     out.actions.push_back({bytes.peak(), bytes.bytes()});
   }
   return out;
+}
+
+double PeakOfRank(const Plan& plan, int rank, const Costs& costs,
+                  const std::vector<char>& recompute) {
+  const RankAccount account = BytesOfRank(plan, rank, costs, recompute);
+  double peak = account.start;
+  for (const HeldBytes& held : account.actions) peak = std::max(peak, held.most);
+  return peak;
 }
 
 std::vector<MemoryAt> MemoryOverTime(const RankAccount& account,

@@ -19,6 +19,9 @@ struct RankAccount {
 // `recompute`: stages, as in SimulateOptions.
 RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
                         const std::vector<char>& recompute);
+// Returns the most bytes that a rank holds.
+double PeakOfRank(const Plan& plan, int rank, const Costs& costs,
+                  const std::vector<char>& recompute);
 
 // A rank holds `bytes` from `time` on, until the next change.
 struct MemoryAt {

@@ -9,6 +9,7 @@
 #include "plan/partition/io/stage_costs.h"
 #include "plan/schedules/schedule.h"
 #include "plan/simulate/measure.h"
+#include "plan/simulate/rank_account.h"
 #include "plan/simulate/simulate.h"
 #include "plan/tune/forward_only.h"
 
@@ -68,16 +69,22 @@ std::vector<char> Flags(const std::vector<int>& stages, size_t count) {
   return flags;
 }
 
-TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
-                             const std::string& schedule, const std::vector<int>& recompute) {
+// Returns what can be said of a candidate without its order: no times, no memory.
+TuneCandidate Describe(const Prospect& prospect, const Plan& plan, const std::string& schedule) {
   TuneCandidate candidate;
   candidate.ranks = static_cast<int>(plan.ranks.size());
   candidate.threads = prospect.profile.profile.threads;
   candidate.microbatches = plan.microbatches;
   candidate.microbatch = prospect.profile.profile.microbatch;
   candidate.schedule = schedule;
-  candidate.recompute = recompute;
   candidate.conf = prospect.conf;
+  return candidate;
+}
+
+TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
+                             const std::string& schedule, const std::vector<int>& recompute) {
+  TuneCandidate candidate = Describe(prospect, plan, schedule);
+  candidate.recompute = recompute;
   SimulateOptions options;
   options.recompute = Flags(recompute, prospect.conf.stage_to_ranks.size());
   const Figures figures =
@@ -92,6 +99,16 @@ TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
   }
   if (forward_only) AddForwardMemory(prospect, plan, candidate.peak_bytes);
   return candidate;
+}
+
+// Returns the memory that each rank takes with these stages recomputing.
+std::vector<double> PeaksWith(const Prospect& prospect, const Plan& plan,
+                              const std::vector<int>& recompute) {
+  const std::vector<char> flags = Flags(recompute, prospect.conf.stage_to_ranks.size());
+  std::vector<double> peaks;
+  for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank)
+    peaks.push_back(PeakOfRank(plan, rank, prospect.costs, flags));
+  return peaks;
 }
 
 Plan Lowered(const Prospect& prospect) {
@@ -174,37 +191,42 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
 
 TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule,
                             double too_slow) {
+  const TuneProblem& problem = prospect.problem;
   const Plan plan = Lowered(prospect);
-  const TuneCandidate plain = PredictLowered(prospect, plan, schedule, {});
-  if (Fits(prospect.problem, plain) || !prospect.problem.recompute || plain.step >= too_slow)
-    return plain;
+  if (problem.forward_only) return PredictLowered(prospect, plan, schedule, {});
+  TuneCandidate plain = Describe(prospect, plan, schedule);
+  plain.peak_bytes = PeaksWith(prospect, plan, {});
+  // On every rank over its limit, one more stage recomputes. Memory does not depend on times, so
+  // only what fits is simulated.
   TuneCandidate candidate = plain;
-  // On every rank over its limit, one more stage recomputes.
-  for (;;) {
+  while (problem.recompute && !Fits(problem, candidate)) {
     std::vector<int> more = candidate.recompute;
     for (int rank = 0; rank < candidate.ranks; ++rank) {
-      if (candidate.peak_bytes[static_cast<size_t>(rank)] <= RankLimit(prospect.problem, rank))
-        continue;
+      if (candidate.peak_bytes[static_cast<size_t>(rank)] <= RankLimit(problem, rank)) continue;
       if (const int stage = NextToRecompute(prospect, rank, more); stage >= 0)
         more.push_back(stage);
     }
     if (more == candidate.recompute) break;
     std::sort(more.begin(), more.end());
-    candidate = PredictLowered(prospect, plan, schedule, more);
-    if (Fits(prospect.problem, candidate) || candidate.step >= too_slow) break;
+    candidate.recompute = more;
+    candidate.peak_bytes = PeaksWith(prospect, plan, more);
   }
-  if (!Fits(prospect.problem, candidate))
+  if (!Fits(problem, candidate))
     return LargestPeak(candidate) < LargestPeak(plain) ? candidate : plain;
+  candidate = PredictLowered(prospect, plan, schedule, candidate.recompute);
+  if (candidate.step >= too_slow) return candidate;
   // Later stages may have made earlier ones needless.
-  constexpr int64_t kActions = 20'000'000;  // simulated at most
+  constexpr int64_t kActions = 20'000'000;  // followed at most
   int64_t actions = 0, in_plan = 0;
   for (const std::vector<Action>& rank : plan.ranks) in_plan += static_cast<int64_t>(rank.size());
   for (int stage : std::vector<int>(candidate.recompute)) {
     if ((actions += in_plan) > kActions) break;
-    std::vector<int> less = candidate.recompute;
-    std::erase(less, stage);
-    TuneCandidate other = PredictLowered(prospect, plan, schedule, less);
-    if (Fits(prospect.problem, other) && other.step <= candidate.step) candidate = std::move(other);
+    TuneCandidate other = candidate;
+    std::erase(other.recompute, stage);
+    other.peak_bytes = PeaksWith(prospect, plan, other.recompute);
+    if (!Fits(problem, other)) continue;
+    other = PredictLowered(prospect, plan, schedule, other.recompute);
+    if (other.step <= candidate.step) candidate = std::move(other);
   }
   return candidate;
 }

@@ -31,8 +31,8 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
 
 // Predicts with as few stages recomputing as fit in memory: stages that free the most bytes for
 // their time first, then without those that turn out to be needless. None recompute if it does not
-// help. Stops early, with a candidate that does not fit, if the step is `too_slow` or longer:
-// recomputation makes it longer still.
+// help. A candidate that does not fit has no times: memory is followed first, and only what fits is
+// simulated. A step of `too_slow` or longer keeps stages that may be needless.
 TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule, double too_slow);
 
 // Predicts a named schedule on a given conf. Throws Error if the schedule is not defined for these
