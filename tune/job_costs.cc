@@ -7,7 +7,9 @@
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/conf.h"
+#include "plan/partition/io/stage_costs.h"
 #include "plan/schedules/table.h"
+#include "plan/simulate/costs.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
 #include "tune/kept.h"
@@ -58,11 +60,23 @@ int64_t LargestSize(const TuneProblem& problem, int threads) {
   return largest;
 }
 
-// Times of a run less those of its modules, in seconds.
+// Times and bytes of a run less those of its modules, in seconds.
 struct Rest {
   int64_t size = 1;  // samples of a microbatch
   double forward = 0, backward = 0, step_per_byte = 0;
+  double kept = 0, peak = 0;
 };
+
+// Sets the bytes from the costs that a run measured of a stage with all modules. The backward of
+// the loss needs at least what the loss keeps.
+void SetBytes(const Json& measured, const Profile& profile, Rest& rest) {
+  if (!measured.contains("activation") || !measured.contains("peak")) return;
+  const std::vector<int> one_stage(profile.nodes.size(), 0);
+  const Costs costs = ParseCosts(CostsOfStages(profile, one_stage, 0), "profile");
+  const StageCosts& modules = costs.stages[0];
+  rest.kept = std::max(0.0, measured.at("activation").get<double>() - modules.activation);
+  rest.peak = std::max(rest.kept, measured.at("peak").value("B", 0.0) - modules.peak.B);
+}
 
 std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
                            const TuneProblem& problem) {
@@ -82,6 +96,7 @@ std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
     trained += node.trained;
   }
   if (trained <= 0) return std::nullopt;
+  SetBytes(costs, profile->profile, rest);
   rest.forward = std::max(0.0, rest.forward), rest.backward = std::max(0.0, rest.backward);
   rest.step_per_byte = kMicroseconds * costs.at("step").get<double>() / trained;
   return rest;
@@ -110,6 +125,8 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, int threads, TuneProble
     const int64_t size = each.profile.microbatch;
     each.loss_forward = OnLine(rests, &Rest::forward, size);
     each.loss_backward = OnLine(rests, &Rest::backward, size);
+    each.loss_kept = OnLine(rests, &Rest::kept, size);
+    each.loss_peak = OnLine(rests, &Rest::peak, size);
     // After a single microbatch, the gradients are where its backward left them.
     each.step_per_byte = (size >= rests.back().size ? rests.back() : rests.front()).step_per_byte;
   }

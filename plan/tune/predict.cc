@@ -165,6 +165,9 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   last.F += profile.loss_forward * kMicroseconds;
   last.I += profile.loss_backward * kMicroseconds;
   last.B += profile.loss_backward * kMicroseconds;
+  last.activation += profile.loss_kept;
+  for (PeakBytes* peak : {&last.peak, &last.recompute_peak})
+    for (double* bytes : {&peak->I, &peak->B, &peak->first_B}) *bytes += profile.loss_peak;
   for (StageCosts& stage : costs.stages)
     stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
   if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);

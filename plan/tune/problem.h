@@ -25,6 +25,9 @@ struct TuneProfile {
   // The job adds these to the times of modules, in seconds: the loss of a microbatch, and the
   // optimizer's step for each byte of trained parameters.
   double loss_forward = 0, loss_backward = 0, step_per_byte = 0;
+  // Bytes that the loss of a microbatch adds: what it keeps for its backward, and to the most that
+  // the backward of its stage takes.
+  double loss_kept = 0, loss_peak = 0;
 };
 
 // Machines other than the profiled one, by rank. Empty vectors: as profiled.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "formats/conf.h"
+#include "plan/tune/predict.h"
 
 namespace pipewright {
 namespace {
@@ -51,6 +53,37 @@ TEST(TuneJobCosts, LossesTakeTimeForEachMicrobatch) {
     EXPECT_NEAR(problem.profiles[at].loss_backward, loss, 1e-12);
     EXPECT_NEAR(problem.profiles[at].step_per_byte, at < 3 ? 2e-6 : 1e-6, 1e-15);
   }
+}
+
+// Modules keep 100 bytes of a sample each, and their backward takes 150. The run keeps 40 more, and
+// its backward takes 70 more.
+TEST(TuneJobCosts, LossesTakeMemory) {
+  TuneProblem problem;
+  problem.manifest.modules.resize(2);
+  for (int64_t size : {4, 8}) {
+    TuneProfile made = ProfileOf(1, 1, size);
+    for (int m = 0; m < 2; ++m) {
+      ProfileNode& node = made.profile.nodes[static_cast<size_t>(m)];
+      node.module = m;
+      node.kept = 100 * static_cast<double>(size);
+      node.peak = 150 * static_cast<double>(size);
+    }
+    problem.profiles.push_back(made);
+  }
+  Json figures = Figures(9000, 17000, 400);
+  Json& costs = figures["stages"][0]["costs"];
+  costs["activation"] = 840;
+  costs["peak"] = {{"B", 1070}};  // 400 + 600, and 70
+  SetJobCosts({{4, figures}}, 1, problem);
+  EXPECT_EQ(problem.profiles[0].loss_kept, 40);
+  EXPECT_EQ(problem.profiles[0].loss_peak, 70);
+  EXPECT_EQ(problem.profiles[1].loss_kept, 80) << "twice the samples";
+  // Only the stage that computes the loss takes more.
+  const Costs with = CostsOfConf(problem, problem.profiles[0], GroupModules(2, 2));
+  EXPECT_EQ(with.stages[0].activation, 400);
+  EXPECT_EQ(with.stages[1].activation, 440);
+  EXPECT_EQ(with.stages[1].peak.B, 670);
+  EXPECT_EQ(with.stages[1].recompute_peak.B, 670);
 }
 
 }  // namespace
