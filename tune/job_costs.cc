@@ -7,9 +7,7 @@
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/conf.h"
-#include "plan/partition/io/stage_costs.h"
 #include "plan/schedules/table.h"
-#include "plan/simulate/costs.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
 #include "tune/kept.h"
@@ -60,23 +58,12 @@ int64_t LargestSize(const TuneProblem& problem, int threads) {
   return largest;
 }
 
-// Times and bytes of a run less those of its modules, in seconds.
+// What a run takes beyond its modules: seconds, and bytes as in TuneProfile.
 struct Rest {
   int64_t size = 1;  // samples of a microbatch
   double forward = 0, backward = 0, step_per_byte = 0;
   double kept = 0, peak = 0;
 };
-
-// Sets the bytes from the costs that a run measured of a stage with all modules. The backward of
-// the loss needs at least what the loss keeps.
-void SetBytes(const Json& measured, const Profile& profile, Rest& rest) {
-  if (!measured.contains("activation") || !measured.contains("peak")) return;
-  const std::vector<int> one_stage(profile.nodes.size(), 0);
-  const Costs costs = ParseCosts(CostsOfStages(profile, one_stage, 0), "profile");
-  const StageCosts& modules = costs.stages[0];
-  rest.kept = std::max(0.0, measured.at("activation").get<double>() - modules.activation);
-  rest.peak = std::max(rest.kept, measured.at("peak").value("B", 0.0) - modules.peak.B);
-}
 
 std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
                            const TuneProblem& problem) {
@@ -96,7 +83,8 @@ std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
     trained += node.trained;
   }
   if (trained <= 0) return std::nullopt;
-  SetBytes(costs, profile->profile, rest);
+  const Json& loss = figures.at("stages").at(0).at("loss");
+  rest.kept = loss.at("kept"), rest.peak = loss.at("peak");
   rest.forward = std::max(0.0, rest.forward), rest.backward = std::max(0.0, rest.backward);
   rest.step_per_byte = kMicroseconds * costs.at("step").get<double>() / trained;
   return rest;
@@ -146,6 +134,8 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
         if (by_size.count(size)) continue;
         const std::string name = NameOf(job, count, size);
         std::optional<Json> figures = ReadKept(kept, name, kSteps);
+        // Earlier versions did not measure the loss's memory.
+        if (figures && !figures->at("stages").at(0).contains("loss")) figures.reset();
         if (!figures && !budget.IsOver()) {
           Say(request, "loss and optimizer: 1 rank of " + Counted(count, "thread") +
                            ", microbatches of " + Counted(size, "sample"));
@@ -161,7 +151,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
       notes.push_back((by_size.empty()
                            ? "predictions are without loss and optimizer, since the job does not "
                              "run on one rank: "
-                           : "predictions assume that the loss takes as long for each sample as in "
+                           : "predictions assume that the loss takes as much for each sample as in "
                              "the job's microbatches, since larger ones do not run on one rank: ") +
                       std::string(error.what()));
     }

@@ -13,10 +13,11 @@
 namespace pipewright {
 
 // Measures steps of the job on one rank, for each number of threads, and sets the costs of loss and
-// optimizer in the profiles of `problem`: what a microbatch takes longer than its modules, and
-// the time of a step. Measures the job's own microbatches and the largest, since a loss takes time
-// for each microbatch as well as for each sample. Uses what an earlier tune measured. Notes it if
-// the job does not run on one rank or the budget is over: both then count as free.
+// optimizer in the profiles of `problem`: what a microbatch takes longer than its modules, the
+// memory of its loss, and the time of a step. Measures the job's own microbatches and the largest,
+// since a loss takes time for each microbatch as well as for each sample. Uses what an earlier tune
+// measured. Notes it if the job does not run on one rank or the budget is over: both then count as
+// free.
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes);
 

@@ -2,14 +2,24 @@
 
 #include "plan/partition/io/request.h"
 #include "plan/partition/solve.h"
+#include "plan/tune/predict.h"
 
 namespace pipewright {
+
+static void AddLoss(const TuneProfile& profile, ProfileNode& node) {
+  node.forward.median += profile.loss_forward;
+  node.backward.median += profile.loss_backward;
+  node.input_gradient.median += profile.loss_backward;
+  node.kept += profile.loss_kept;
+}
 
 std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice) {
   const Profile& profile = choice.profile->profile;
   PartitionInput input;
   input.kind = PartitionInput::kProfile;
   input.profile = profile;
+  for (ProfileNode& node : input.profile.nodes)
+    if (node.module == LossModule(problem)) AddLoss(*choice.profile, node);
   PartitionRequest request;
   request.stages = choice.stages;
   const bool any = choice.ranks > 0 && choice.ranks <= kAnyReplicas;

@@ -153,21 +153,26 @@ bool Fits(const TuneProblem& problem, const TuneCandidate& candidate) {
   return true;
 }
 
+int LossModule(const TuneProblem& problem) {
+  return problem.loss_module < 0 ? static_cast<int>(problem.manifest.modules.size()) - 1
+                                 : problem.loss_module;
+}
+
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf) {
   std::vector<int> stage_of;
   for (const ProfileNode& node : profile.profile.nodes)
     stage_of.push_back(conf.module_to_stage[static_cast<size_t>(node.module)]);
   Costs costs =
       ParseCosts(CostsOfStages(profile.profile, stage_of, problem.optimizer_state), "profile");
-  const size_t loss_module = problem.loss_module < 0 ? conf.module_to_stage.size() - 1
-                                                     : static_cast<size_t>(problem.loss_module);
-  StageCosts& last = costs.stages[static_cast<size_t>(conf.module_to_stage[loss_module])];
+  const int loss_stage = conf.module_to_stage[static_cast<size_t>(LossModule(problem))];
+  StageCosts& last = costs.stages[static_cast<size_t>(loss_stage)];
   last.F += profile.loss_forward * kMicroseconds;
   last.I += profile.loss_backward * kMicroseconds;
   last.B += profile.loss_backward * kMicroseconds;
-  last.activation += profile.loss_kept;
   for (PeakBytes* peak : {&last.peak, &last.recompute_peak})
-    for (double* bytes : {&peak->I, &peak->B, &peak->first_B}) *bytes += profile.loss_peak;
+    for (double* bytes : {&peak->I, &peak->B, &peak->first_B})
+      *bytes = std::max(*bytes, last.activation + profile.loss_peak);
+  last.activation += profile.loss_kept;
   for (StageCosts& stage : costs.stages)
     stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
   if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);
@@ -219,7 +224,7 @@ TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedul
   candidate = PredictLowered(prospect, plan, schedule, candidate.recompute);
   if (candidate.step >= too_slow) return candidate;
   // Later stages may have made earlier ones needless.
-  constexpr int64_t kActions = 20'000'000;  // followed at most
+  constexpr int64_t kActions = 20'000'000;  // of the plans tried, at most
   int64_t actions = 0, in_plan = 0;
   for (const std::vector<Action>& rank : plan.ranks) in_plan += static_cast<int64_t>(rank.size());
   for (int stage : std::vector<int>(candidate.recompute)) {

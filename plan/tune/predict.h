@@ -8,6 +8,9 @@
 
 namespace pipewright {
 
+// Returns the module that computes what the loss is of.
+int LossModule(const TuneProblem& problem);
+
 // Returns the costs of the stages of `conf`, in microseconds and bytes: modules, links, loss and
 // optimizer, on the problem's machines.
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf);
@@ -31,8 +34,9 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
 
 // Predicts with as few stages recomputing as fit in memory: stages that free the most bytes for
 // their time first, then without those that turn out to be needless. None recompute if it does not
-// help. A candidate that does not fit has no times: memory is followed first, and only what fits is
-// simulated. A step of `too_slow` or longer keeps stages that may be needless.
+// help. Memory is computed first, and only candidates that fit are simulated: others have no times.
+// If the step takes `too_slow` or longer, needless stages are not looked for. Inference is always
+// simulated.
 TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule, double too_slow);
 
 // Predicts a named schedule on a given conf. Throws Error if the schedule is not defined for these

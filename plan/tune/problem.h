@@ -25,8 +25,8 @@ struct TuneProfile {
   // The job adds these to the times of modules, in seconds: the loss of a microbatch, and the
   // optimizer's step for each byte of trained parameters.
   double loss_forward = 0, loss_backward = 0, step_per_byte = 0;
-  // Bytes that the loss of a microbatch adds: what it keeps for its backward, and to the most that
-  // the backward of its stage takes.
+  // Bytes that the loss of a microbatch takes: held until its backward, and at the peak of that
+  // backward, which ends before that of the modules begins.
   double loss_kept = 0, loss_peak = 0;
 };
 
@@ -74,7 +74,7 @@ struct TuneCandidate {
   std::vector<int> recompute;  // stages, ascending
   std::string body;            // of all modules, as in a job; empty: the job's
   Conf conf;
-  double step = 0;                 // predicted seconds
+  double step = 0;                 // predicted seconds; 0: does not fit, so not simulated
   double busy = 0;                 // seconds that the busiest rank computes
   double bound = 0;                // lower bound of the step that its search used; 0: none
   double bubble = 0;               // the idle share of the rank with the most idle time, 0 to 1

@@ -129,7 +129,7 @@ bool IsCutWithoutLimit(const Choice& choice, TuneCuts& cuts) {
   return cuts.At(without) == cuts.At(choice.cut);
 }
 
-// Adds a simulated candidate to those kept.
+// Adds a predicted candidate to those kept.
 void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t keep,
           TuneResult& result) {
   const bool fits = Fits(problem, candidate);
@@ -172,7 +172,7 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
   return bytes > limit;
 }
 
-// Cuts and simulates a choice, unless a bound excludes it.
+// Cuts and predicts a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
   const double too_slow = TooSlow(result, TuneKindOf(choice), keep);
@@ -200,9 +200,9 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
     return void(++result.unfit);
   }
   if (problem.order && OrderOfStages(order) != problem.order) return void(++result.unfit);
-  ++result.simulated;
   TuneCandidate candidate =
       PredictWithin({problem, profile, *conf, costs, order}, schedule, too_slow);
+  result.simulated += candidate.step > 0;
   if (problem.forward_only && !Fits(problem, candidate) && !HasReplicas(conf->stage_to_ranks))
     candidate = Predict(problem, profile, WithWeightsOnDisk(problem, profile, *conf, microbatches),
                         schedule, microbatches, {});

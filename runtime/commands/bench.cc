@@ -94,6 +94,7 @@ Json StagesJson(const Session& session, const RankBytes& bytes) {
              {"back", edges[e].gradient
                           ? session.stages->MessageBytes(static_cast<int>(e), 0, true)
                           : 0}});
+    out["loss"] = {{"kept", of_stage.loss_kept}, {"peak", of_stage.loss_peak}};
   }
   return stages;
 }

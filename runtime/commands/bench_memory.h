@@ -17,9 +17,9 @@ struct RankBytes {
 };
 
 // Runs steps of the run's plan, small steps of two microbatches per replica with the backward whole
-// and split, and forward-only sweeps over as many microbatches as a step has. `step` counts the
-// steps. `meter` must count on this thread since before the session was opened. Collective; throws
-// like Session::Step.
+// and split, and forward-only sweeps over as many microbatches as a step has, and the losses
+// alone. `step` counts the steps. `meter` must count on this thread since before the session was
+// opened. Collective; throws like Session::Step.
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter);
 
 // Bytes of a stage's weights: all, those in memory (not on disk), and those that are trained.

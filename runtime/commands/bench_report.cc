@@ -68,6 +68,7 @@ double Mebibytes(const Json& bytes) { return bytes.get<double>() / (1 << 20); }
 Json StageCostsJson(const RunPlan& run, int stage, const Json& held, const Json& timings) {
   Json costs = held;
   costs.erase("edges");
+  costs.erase("loss");
   auto time = [&](const char* name) {
     return timings.contains(name) ? timings[name]["typical"].get<double>() : 0.0;
   };
@@ -157,7 +158,9 @@ Json Summary(const RunPlan& run, const std::vector<Json>& ranks) {
       if (own.contains(key) || others.contains(key))
         timings[name] = own.contains(key) ? own[key] : others[key];
     }
-    entry["costs"] = StageCostsJson(run, stage, first["stages"][std::to_string(stage)], timings);
+    const Json& held = first["stages"][std::to_string(stage)];
+    entry["costs"] = StageCostsJson(run, stage, held, timings);
+    entry["loss"] = held["loss"];
     out["stages"].push_back(std::move(entry));
   }
   return out;

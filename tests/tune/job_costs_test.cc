@@ -26,7 +26,9 @@ TuneProfile ProfileOf(int ranks, int threads, int64_t size) {
 }
 
 Json Figures(double forward, double backward, double step) {
-  return {{"stages", {{{"costs", {{"F", forward}, {"B", backward}, {"step", step}}}}}}};
+  return {{"stages",
+           {{{"costs", {{"F", forward}, {"B", backward}, {"step", step}}},
+             {"loss", {{"kept", 40}, {"peak", 100}}}}}}};
 }
 
 // For 4 samples, the modules take 8 and 16 ms; the run takes 9 and 15.5.
@@ -55,35 +57,31 @@ TEST(TuneJobCosts, LossesTakeTimeForEachMicrobatch) {
   }
 }
 
-// Modules keep 100 bytes of a sample each, and their backward takes 150. The run keeps 40 more, and
-// its backward takes 70 more.
+// Modules keep 100 bytes of a sample each, and their backward takes 105 or 150 bytes of a sample.
+// The loss takes its 100 bytes when all modules of its stage still hold theirs.
 TEST(TuneJobCosts, LossesTakeMemory) {
   TuneProblem problem;
   problem.manifest.modules.resize(2);
-  for (int64_t size : {4, 8}) {
-    TuneProfile made = ProfileOf(1, 1, size);
-    for (int m = 0; m < 2; ++m) {
-      ProfileNode& node = made.profile.nodes[static_cast<size_t>(m)];
-      node.module = m;
-      node.kept = 100 * static_cast<double>(size);
-      node.peak = 150 * static_cast<double>(size);
-    }
-    problem.profiles.push_back(made);
-  }
-  Json figures = Figures(9000, 17000, 400);
-  Json& costs = figures["stages"][0]["costs"];
-  costs["activation"] = 840;
-  costs["peak"] = {{"B", 1070}};  // 400 + 600, and 70
-  SetJobCosts({{4, figures}}, 1, problem);
+  for (int64_t size : {4, 8}) problem.profiles.push_back(ProfileOf(1, 1, size));
+  SetJobCosts({{4, Figures(9000, 17000, 400)}}, 1, problem);
   EXPECT_EQ(problem.profiles[0].loss_kept, 40);
-  EXPECT_EQ(problem.profiles[0].loss_peak, 70);
+  EXPECT_EQ(problem.profiles[0].loss_peak, 100);
   EXPECT_EQ(problem.profiles[1].loss_kept, 80) << "twice the samples";
-  // Only the stage that computes the loss takes more.
-  const Costs with = CostsOfConf(problem, problem.profiles[0], GroupModules(2, 2));
-  EXPECT_EQ(with.stages[0].activation, 400);
-  EXPECT_EQ(with.stages[1].activation, 440);
-  EXPECT_EQ(with.stages[1].peak.B, 670);
-  EXPECT_EQ(with.stages[1].recompute_peak.B, 670);
+  for (const auto& [of_sample, peak] : {std::pair<double, double>{105, 500}, {150, 600}}) {
+    TuneProfile profile = problem.profiles[0];
+    for (int m = 0; m < 2; ++m) {
+      ProfileNode& node = profile.profile.nodes[static_cast<size_t>(m)];
+      node.module = m;
+      node.kept = 400;
+      node.peak = 4 * of_sample;
+    }
+    const Costs costs = CostsOfConf(problem, profile, GroupModules(2, 2));
+    EXPECT_EQ(costs.stages[0].activation, 400) << "has no loss";
+    EXPECT_EQ(costs.stages[0].peak.B, 4 * of_sample);
+    EXPECT_EQ(costs.stages[1].activation, 440);
+    EXPECT_EQ(costs.stages[1].peak.B, peak);
+    EXPECT_EQ(costs.stages[1].recompute_peak.B, peak);
+  }
 }
 
 }  // namespace

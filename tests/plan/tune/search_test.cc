@@ -196,9 +196,20 @@ TEST(Tune, CandidatesDiffer) {
 TEST(Tune, NamesTheLeastMemory) {
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
   problem.memory = 1;
+  problem.searched = false;
   const TuneResult none = SearchTune(problem, 3);
   EXPECT_TRUE(none.best.empty());
+  EXPECT_EQ(none.simulated, 0);
   ASSERT_FALSE(none.large.empty());
+  for (const TuneCandidate& c : none.large) {
+    const auto profile =
+        std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+          return p.ranks == c.ranks && p.profile.microbatch == c.microbatch;
+        });
+    const TuneCandidate simulated =
+        Predict(problem, *profile, c.conf, c.schedule, c.microbatches, c.recompute);
+    EXPECT_EQ(simulated.peak_bytes, c.peak_bytes) << c.schedule;
+  }
   problem.memory = LargestPeak(none.large[0]);
   const TuneResult some = SearchTune(problem, 3);
   ASSERT_FALSE(some.best.empty());

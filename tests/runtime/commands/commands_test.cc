@@ -117,6 +117,10 @@ TEST(BenchMemory, WeightsGradientsAndActivationsOfARank) {
       EXPECT_GT(of_stage.peak.B, 0) << stage;
     }
     EXPECT_EQ(bytes.again.size(), 2u);
+    EXPECT_EQ(bytes.stages.at(0).loss_peak, 0);
+    // The mean of squares keeps its target of [2, 3], and makes a gradient of that size.
+    EXPECT_GE(bytes.stages.at(1).loss_kept, 24);
+    EXPECT_GE(bytes.stages.at(1).loss_peak, bytes.stages.at(1).loss_kept + 24);
   });
 }
 
