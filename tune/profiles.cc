@@ -107,7 +107,7 @@ bool GetPoint(Measuring& state, const Point& point) {
 
 // Returns the points in the order of measuring: the job's own first, so that it is there however
 // short the budget is. Then the largest size, since those between can be interpolated, and those
-// closest to its own, each on all numbers of ranks.
+// closest to its own, each on all numbers of ranks; fewer threads than there are cores come last.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
@@ -128,6 +128,10 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
         const Point point = {RanksWithModules(state.problem, ranks), threads, size};
         if (!std::count(points.begin(), points.end(), point)) points.push_back(point);
       }
+  std::map<int, int> most;  // threads, by ranks
+  for (const Point& point : points) most[point.ranks] = std::max(most[point.ranks], point.threads);
+  std::stable_partition(points.begin(), points.end(),
+                        [&](const Point& point) { return point.threads == most[point.ranks]; });
   std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
     return point.size == own && point.threads == state.job.threads &&
            point.ranks == RanksWithModules(state.problem, own_ranks);

@@ -262,15 +262,16 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
     sizes = MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
   }
   const RunPlan own = OwnRun(request, job, problem.manifest);
-  // Rounds after the profiles need as much time.
-  const TuneBudget for_profiles =
-      request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5);
+  // Rounds afterwards need as much time as the costs, of which a part is for loss and optimizer.
+  const TuneBudget for_costs =
+                       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
+                   for_profiles = for_costs.Share(0.8);
   const bool complete = MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles,
                                         problem, outcome.notes);
   if (!request.infers())
-    MeasureJobCosts(request, job, for_profiles, problem, outcome.notes);
+    MeasureJobCosts(request, job, for_costs, problem, outcome.notes);
   else if (!request.memory.empty())
-    MeasureDiskRate(request, sizes, for_profiles, problem, outcome.notes);
+    MeasureDiskRate(request, sizes, for_costs, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
