@@ -1,8 +1,10 @@
 """Compares `pipewright tune` with a grid: every schedule × powers of two as microbatch counts × 1 or 2 ranks × bodies.
 
 Each point of the grid trains once. Then the five fastest, the job as given, one PyTorch process and the tuned run train in
-turn; only these rounds count. One PyTorch process has as many threads as there are cores and computes the whole batch at
-once, except for convolutions, whose batch norm ties results to the microbatch: it then computes the job's microbatches.
+turn; only these rounds count. What tune measured itself minutes earlier, divided by these rounds, shows how far off a
+prediction may be because the machine has changed. One PyTorch process has as many threads as there are cores and
+computes the whole batch at once, except for convolutions, whose batch norm ties results to the microbatch: it then
+computes the job's microbatches.
 
 --memory limits the memory of each rank instead: to what the weights and gradients of the job as given take, and a half,
 three quarters and all of its activations. What a run takes is the peak of its tensors that `bench` counts, since processes
@@ -105,9 +107,10 @@ class Runs:
             steps = [json.loads(line) for line in file]
         return 1e3 * statistics.median(step["seconds"] for step in steps[WARMUP:])
 
-    def peak(self, job, conf, ranks, in_process=False):
-        """Returns the bytes that the tensors of the largest rank take."""
-        figures = json.loads(self.start("bench", job, conf, ranks, in_process, "--steps", "1", "--json"))
+    def peak(self, job, conf, ranks, _in_process=False):
+        """Returns the bytes that the tensors of the largest rank take. Threads free tensors of each other, which are
+        counted wrongly, so ranks are processes."""
+        figures = json.loads(self.start("bench", job, conf, ranks, False, "--steps", "1", "--json"))
         return max(rank["peak_bytes"] for rank in figures["ranks"])
 
     def start(self, command, job, conf, ranks, in_process, *options):
@@ -170,6 +173,7 @@ def compare(options, label, runs, given, modules, changes, single):
             refused += 1
     tuned, candidates = tune(options, runs, job)
     predicted, expected = (1e3 * candidates[0][key] for key in ("predicted", "expected"))
+    earlier = 1e3 * statistics.median(candidates[0]["measured"] or [float("nan")])
     runs.last(1, length)
     turns = {point: what for point, (_, what) in sorted(points.items(), key=lambda p: p[1][0])[:BEST]}
     turns |= {"as given": as_given, "tuned": tuned}
@@ -185,7 +189,8 @@ def compare(options, label, runs, given, modules, changes, single):
     best = min(list(turns)[:BEST], key=lambda each: statistics.median(samples[each]))
     median = statistics.median(samples["tuned"])
     row = (f"| {label} | {median:.2f} | {ratio('as given')} | {ratio(best)} ({best}) | "
-           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} | {expected / median:.2f} |")
+           f"{ratio('one process') if single else '-'} | {predicted / median:.2f} | {expected / median:.2f} | "
+           f"{earlier / median:.2f} |")
     print(row, f"({len(points)} points, {refused} refused)", flush=True)
     return row, {"samples": samples, "grid": {point: ms for point, (ms, _) in points.items()}, "predicted": predicted,
                  "best": best, "candidates": candidates}
@@ -280,7 +285,7 @@ def main():
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
     table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured | "
-             "expected ÷ measured |", "|---|---|---|---|---|---|---|"]
+             "expected ÷ measured | measured by tune ÷ measured |", "|---|---|---|---|---|---|---|---|"]
     if options.memory:
         table = ["| model, limit | tuned step and memory | ÷ the grid's best under the limit |", "|---|---|---|"]
     path = os.path.join(options.results, "raw", "tune-memory.json" if options.memory else "tune-all.json")

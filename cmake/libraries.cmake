@@ -137,8 +137,8 @@ pipewright_library(runtime TORCH BATCH 3
                         runtime/recorded runtime/stage runtime/trial tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base base/process formats formats/profile formats/weights ops runtime
-                        runtime/cpu runtime/exec runtime/links runtime/module runtime/recorded
-                        runtime/stage runtime/transport runtime/trial tensors)
+                        runtime/cpu runtime/exec runtime/links runtime/module runtime/optimizer
+                        runtime/recorded runtime/stage runtime/transport runtime/trial tensors)
 pipewright_library(compiler/measured TORCH
                    USES base compiler formats/weights plan/partition plan/partition/io
                         runtime/measure)

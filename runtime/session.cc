@@ -146,6 +146,11 @@ void At(const TorchStages& stages, const std::string& place, F&& run) {
 Session::Session(Transport& transport) : transport(transport) {}
 Session::~Session() = default;
 
+std::shared_ptr<const std::vector<TensorSpec>> Session::Shapes(
+    const std::vector<TensorSpec>& inputs) {
+  return shapes_->Of(inputs);
+}
+
 bool Session::OnDevices() const {
   return std::any_of(devices.begin(), devices.end(),
                      [](const auto& name) { return name != "cpu"; });

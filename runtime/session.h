@@ -69,6 +69,9 @@ class Session {
   // Returns which modules are recomputed for their backward.
   const std::vector<bool>& recompute() const { return recompute_; }
 
+  // From Load on: returns the specs of a microbatch's values by id, from those of its inputs.
+  std::shared_ptr<const std::vector<TensorSpec>> Shapes(const std::vector<TensorSpec>& inputs);
+
   // Returns true if some rank does not compute on the CPU.
   bool OnDevices() const;
 

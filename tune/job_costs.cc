@@ -1,6 +1,7 @@
 #include "tune/job_costs.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "base/error.h"
@@ -124,38 +125,43 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
                      TuneProblem& problem, std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
-  std::set<int> threads;
+  std::set<int, std::greater<>> threads;  // those that use most cores first
   for (const TuneProfile& profile : problem.profiles) threads.insert(profile.profile.threads);
-  bool missing = false;
-  for (int count : threads) {
-    std::map<int64_t, Json> by_size;
-    try {
-      for (int64_t size : {job.microbatch_size, LargestSize(problem, count)}) {
-        if (by_size.count(size)) continue;
+  std::map<int, std::map<int64_t, Json>> figures;  // by threads and size
+  std::set<int> failed;
+  for (const bool largest : {false, true})
+    for (int count : threads) {
+      const int64_t size = largest ? LargestSize(problem, count) : job.microbatch_size;
+      std::map<int64_t, Json>& by_size = figures[count];
+      if (by_size.count(size) || failed.count(count)) continue;
+      try {
         const std::string name = NameOf(job, count, size);
-        std::optional<Json> figures = ReadKept(kept, name, kSteps);
+        std::optional<Json> of_size = ReadKept(kept, name, kSteps);
         // Earlier versions did not measure the loss's memory.
-        if (figures && !figures->at("stages").at(0).contains("loss")) figures.reset();
-        if (!figures && !budget.IsOver()) {
+        if (of_size && !of_size->at("stages").at(0).contains("loss")) of_size.reset();
+        if (!of_size && !budget.IsOver()) {
           Say(request, "loss and optimizer: 1 rank of " + Counted(count, "thread") +
                            ", microbatches of " + Counted(size, "sample"));
-          figures = FiguresOfJob(request, job, budget, count, size, modules);
-          if (figures) WriteKept(kept, name, kSteps, *figures);
+          of_size = FiguresOfJob(request, job, budget, count, size, modules);
+          if (of_size) WriteKept(kept, name, kSteps, *of_size);
         }
-        if (!figures) continue;
-        by_size[size] = *figures;
+        if (!of_size) continue;
+        by_size[size] = *of_size;
         SetJobCosts(by_size, count, problem);
+      } catch (const std::exception& error) {
+        failed.insert(count);
+        notes.push_back((by_size.empty()
+                             ? "predictions are without loss and optimizer, since the job does not "
+                               "run on one rank: "
+                             : "predictions assume that the loss takes as much time and memory for "
+                               "each sample as in the job's microbatches, since larger ones do not "
+                               "run on one rank: ") +
+                        std::string(error.what()));
       }
-      missing = missing || by_size.empty();
-    } catch (const std::exception& error) {
-      notes.push_back((by_size.empty()
-                           ? "predictions are without loss and optimizer, since the job does not "
-                             "run on one rank: "
-                           : "predictions assume that the loss takes as much for each sample as in "
-                             "the job's microbatches, since larger ones do not run on one rank: ") +
-                      std::string(error.what()));
     }
-  }
+  const bool missing = std::any_of(threads.begin(), threads.end(), [&](int count) {
+    return figures[count].empty() && !failed.count(count);
+  });
   if (missing)
     notes.push_back(budget.Ended() +
                     " ended the measurements: predictions are without loss and optimizer");

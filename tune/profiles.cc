@@ -107,7 +107,7 @@ bool GetPoint(Measuring& state, const Point& point) {
 
 // Returns the points in the order of measuring: the job's own first, so that it is there however
 // short the budget is. Then the largest size, since those between can be interpolated, and those
-// closest to its own, each on all numbers of ranks; fewer threads than there are cores come last.
+// closest to its own, each on all numbers of ranks; what does not use all cores comes last.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
@@ -121,17 +121,20 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   std::set<int> counts = RankCounts(state.request);
   counts.insert(own_ranks);
   if (!state.problem.machines.speeds.empty()) counts = {1};
-  std::vector<Point> points;
+  std::vector<Point> points, others;  // others do not have one thread for each core
   for (int64_t size : ordered)
-    for (int ranks : counts)
-      for (int threads : ThreadCounts(state.request, state.job, ranks, CoresHere())) {
-        const Point point = {RanksWithModules(state.problem, ranks), threads, size};
-        if (!std::count(points.begin(), points.end(), point)) points.push_back(point);
-      }
-  std::map<int, int> most;  // threads, by ranks
-  for (const Point& point : points) most[point.ranks] = std::max(most[point.ranks], point.threads);
-  std::stable_partition(points.begin(), points.end(),
-                        [&](const Point& point) { return point.threads == most[point.ranks]; });
+    for (int ranks : counts) {
+      const int share = std::max(1, CoresHere() / RanksOnOneHost(state.request.start.hosts, ranks));
+      const std::set<int> threads = ThreadCounts(state.request, state.job, ranks, CoresHere());
+      for (int count : threads)
+        (count == share || threads.size() == 1 ? points : others)
+            .push_back({RanksWithModules(state.problem, ranks), count, size});
+    }
+  points.insert(points.end(), others.begin(), others.end());
+  for (size_t i = 0; i < points.size(); ++i)
+    points.erase(
+        std::remove(points.begin() + static_cast<std::ptrdiff_t>(i) + 1, points.end(), points[i]),
+        points.end());
   std::stable_partition(points.begin(), points.end(), [&](const Point& point) {
     return point.size == own && point.threads == state.job.threads &&
            point.ranks == RanksWithModules(state.problem, own_ranks);

@@ -39,6 +39,17 @@ namespace {
 
 constexpr char kRecord[] = "report.json", kPage[] = "report.html";
 
+// Returns the module that computes what a loss is of; -1 if there is no such output.
+int ModuleOf(const LossJob& loss, const Manifest& manifest) {
+  for (size_t i = 0; i < manifest.outputs.size(); ++i) {
+    const ValueInfo& value = manifest.values[static_cast<size_t>(manifest.outputs[i])];
+    if (loss.output_name.empty() ? static_cast<int>(i) == loss.output
+                                 : value.name == loss.output_name)
+      return value.producer;
+  }
+  return -1;
+}
+
 TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   TuneProblem problem;
   problem.manifest = ReadManifest(request.package);
@@ -50,11 +61,7 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
     problem.memory = static_cast<double>(ParseSize(request.memory, request.options + "memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
   for (const LossJob& loss : job.losses)
-    if (loss.output >= 0 && static_cast<size_t>(loss.output) < problem.manifest.outputs.size())
-      problem.loss_module = problem.manifest
-                                .values[static_cast<size_t>(
-                                    problem.manifest.outputs[static_cast<size_t>(loss.output)])]
-                                .producer;
+    problem.loss_module = std::max(problem.loss_module, ModuleOf(loss, problem.manifest));
   if (!request.machines.empty()) problem.machines = ReadMachines(request.machines, request.ranks);
   if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");
   return problem;
@@ -265,7 +272,8 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   // Rounds afterwards need as much time as the costs, of which a part is for loss and optimizer.
   const TuneBudget for_costs =
                        request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
-                   for_profiles = for_costs.Share(0.8);
+                   for_profiles = request.infers() && request.memory.empty() ? for_costs
+                                                                             : for_costs.Share(0.8);
   const bool complete = MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles,
                                         problem, outcome.notes);
   if (!request.infers())
@@ -279,11 +287,12 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName());
-  else if (!request.no_measure)
+  else if (!request.no_measure && (request.memory.empty() || request.infers()))
     MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
-  if (request.machines.empty() && !request.no_measure && !request.memory.empty() &&
-      !request.infers())
+  else if (!request.no_measure) {
+    MeasureRows(request, job, problem, budget.Share(0.7), outcome.rows, outcome.notes);
     DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
+  }
   for (TuneRow& row : outcome.rows) row.binds = WhatBinds(problem, row.candidate);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())

@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// Returns the module that computes what the loss is of.
+// Returns the module that computes what the loss is of; of several losses, the last such module.
 int LossModule(const TuneProblem& problem);
 
 // Returns the costs of the stages of `conf`, in microseconds and bytes: modules, links, loss and

@@ -94,7 +94,9 @@ Json StagesJson(const Session& session, const RankBytes& bytes) {
              {"back", edges[e].gradient
                           ? session.stages->MessageBytes(static_cast<int>(e), 0, true)
                           : 0}});
-    out["loss"] = {{"kept", of_stage.loss_kept}, {"peak", of_stage.loss_peak}};
+    const auto found = bytes.losses.find(stage);
+    const LossBytes loss = found == bytes.losses.end() ? LossBytes{} : found->second;
+    out["loss"] = {{"kept", loss.kept}, {"peak", loss.peak}};
   }
   return stages;
 }

@@ -5,9 +5,6 @@
 #include "base/dtype.h"
 #include "plan/halves.h"
 #include "plan/schedules/table.h"
-#include "runtime/optimizer/loss.h"
-#include "runtime/stage/run_backward.h"
-#include "runtime/trial/shapes.h"
 
 namespace pipewright {
 
@@ -96,47 +93,6 @@ void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& met
   bytes.forward_only_peak = Middle(most);
 }
 
-// Computes the losses of this rank's stages alone, from outputs and targets of zeros. Losses of
-// values whose sizes depend on the data count as nothing.
-void MeasureLosses(Session& session, Microbatches& source, int64_t minibatch, MemoryMeter& meter,
-                   RankBytes& bytes) {
-  const Manifest& manifest = session.run.manifest;
-  const std::vector<TensorSpec> values =
-      InferShapes(session.options.package, manifest, source.Specs(minibatch, 0));
-  const c10::Device device(session.devices[static_cast<size_t>(session.transport.rank())]);
-  const std::vector<int>& stages = session.stages->loss_stages();
-  for (auto& [stage, of_stage] : bytes.stages) {
-    Tensors outputs, losses, gradients;
-    std::vector<const LossJob*> jobs;
-    std::vector<TensorSpec> targets;
-    for (size_t k = 0; k < stages.size(); ++k) {
-      const LossJob& job = session.job.losses[k];
-      const auto value = static_cast<size_t>(manifest.outputs[static_cast<size_t>(job.output)]);
-      if (stages[k] != stage || job.kind == LossJob::kOutput || !manifest.values[value].gradient)
-        continue;
-      const TensorSpec target = source.Target(static_cast<int>(k), minibatch, 0);
-      if (!values[value].known || !target.known) continue;
-      jobs.push_back(&job);
-      targets.push_back(target);
-      outputs.push_back(
-          at::zeros(values[value].sizes, at::dtype(values[value].type).device(device)));
-      outputs.back().requires_grad_(true);
-    }
-    const int64_t before = meter.live();
-    meter.ResetPeak();
-    for (size_t i = 0; i < jobs.size(); ++i)
-      losses.push_back(Loss(*jobs[i], outputs[i],
-                            at::zeros(targets[i].sizes, at::dtype(targets[i].type)), "target"));
-    of_stage.loss_kept = std::max<int64_t>(0, meter.live() - before);
-    for (size_t i = 0; i < losses.size(); ++i) {
-      const at::Tensor loss = std::move(losses[i]);
-      gradients.push_back(
-          RunBackward(EdgesOf({loss}), {at::ones_like(loss)}, EdgesOf({outputs[i]}))[0]);
-    }
-    of_stage.loss_peak = std::max(of_stage.loss_kept, meter.peak() - before);
-  }
-}
-
 }  // namespace
 
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter) {
@@ -173,7 +129,7 @@ RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, Me
   session.stages->Recompute(SingleModules(session));
   bytes.stages = measure();
   session.stages->Recompute(session.recompute());
-  MeasureLosses(session, source, step, meter, bytes);
+  bytes.losses = MeasureLosses(session, source, meter);
   if (session.run.conf.offloaded_stages.empty()) MeasureForwardOnly(session, source, meter, bytes);
   std::vector<int64_t> held, beyond;
   for (int i = 0; i < kTimes; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 
+#include "runtime/measure/loss_memory.h"
 #include "runtime/measure/metered_stages.h"
 #include "runtime/session.h"
 
@@ -14,12 +15,13 @@ struct RankBytes {
   // By stage of this rank, for one microbatch: with only the modules recomputed that the job names,
   // and with all recomputed.
   std::map<int, StageBytes> stages, again;
+  std::map<int, LossBytes> losses;  // a part of those, by stage
 };
 
 // Runs steps of the run's plan, small steps of two microbatches per replica with the backward whole
-// and split, and forward-only sweeps over as many microbatches as a step has, and the losses
-// alone. `step` counts the steps. `meter` must count on this thread since before the session was
-// opened. Collective; throws like Session::Step.
+// and split, and forward-only sweeps over as many microbatches as a step has, and computes the
+// losses by themselves. `step` counts the steps. `meter` must count on this thread since before the
+// session was opened. Collective; throws like Session::Step.
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter);
 
 // Bytes of a stage's weights: all, those in memory (not on disk), and those that are trained.

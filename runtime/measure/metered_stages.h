@@ -21,9 +21,6 @@ struct StageBytes {
   int64_t kept_for_W = 0;                // from I to W
   int64_t gradients = 0;                 // weights' gradients, until the step
   Peak peak;
-  // What the stage's losses alone keep until their backward, and take at most, with the gradients
-  // of the outputs. The figures above include them.
-  int64_t loss_kept = 0, loss_peak = 0;
 };
 
 // Forwards every call to `body`, whose tensors must be allocated on this thread, under `meter`. The

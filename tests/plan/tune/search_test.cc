@@ -206,6 +206,7 @@ TEST(Tune, NamesTheLeastMemory) {
         std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
           return p.ranks == c.ranks && p.profile.microbatch == c.microbatch;
         });
+    ASSERT_NE(profile, problem.profiles.end());
     const TuneCandidate simulated =
         Predict(problem, *profile, c.conf, c.schedule, c.microbatches, c.recompute);
     EXPECT_EQ(simulated.peak_bytes, c.peak_bytes) << c.schedule;
@@ -299,6 +300,10 @@ TEST(Tune, CutsWithinTheMemory) {
   problem.profiles = {{2, profile}};
   const CutChoice free = {&problem.profiles[0], 2, 0, false};
   EXPECT_EQ(CutInto(problem, free)->module_to_stage, (std::vector<int>{0, 0, 0, 0, 0, 1}));
+  problem.loss_module = 0;
+  problem.profiles[0].loss_forward = 20e-3;
+  EXPECT_EQ(CutInto(problem, free)->module_to_stage, (std::vector<int>{0, 0, 0, 0, 1, 1}));
+  problem.profiles[0].loss_forward = 0;
   CutChoice within = free;
   within.memory = true;
   EXPECT_EQ(CutInto(problem, within)->module_to_stage, CutInto(problem, free)->module_to_stage);
