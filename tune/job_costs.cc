@@ -59,7 +59,7 @@ int64_t LargestSize(const TuneProblem& problem, int threads) {
   return largest;
 }
 
-// What a run takes beyond its modules: seconds, and bytes as in TuneProfile.
+// Holds what a run takes beyond its modules, in seconds and bytes as in TuneProfile.
 struct Rest {
   int64_t size = 1;  // samples of a microbatch
   double forward = 0, backward = 0, step_per_byte = 0;

@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-// What a loss is computed from.
+// Holds what a loss is computed from.
 struct LossInputs {
   const LossJob& job;
   at::Tensor output;
