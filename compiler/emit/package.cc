@@ -70,7 +70,8 @@ std::string EditedFile(const fs::path& folder) {
   }
   for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder)) {
     const std::string name = fs::relative(file.path(), folder).generic_string();
-    if (!file.is_directory() && !known.count(name)) return name;
+    // What `tune` keeps there stays when the package is replaced.
+    if (!file.is_directory() && !known.count(name) && !name.starts_with("tuned/")) return name;
   }
   return "";
 }
@@ -113,6 +114,12 @@ void KeepProfile(const fs::path& old, const std::string& temporary, Manifest man
   for (const char* name : {"profile.txt", "profile.json"})
     if (fs::is_regular_file(old / name, none))
       fs::copy_file(old / name, fs::path(temporary) / name, none);
+}
+
+// Keeps what `tune` found: it says itself for which code.
+void KeepTuned(const fs::path& old, const std::string& temporary) {
+  if (fs::is_directory(old / "tuned"))
+    fs::copy(old / "tuned", fs::path(temporary) / "tuned", fs::copy_options::recursive);
 }
 
 // Returns the output without a trailing slash.
@@ -202,6 +209,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
     if (replace && IsPackage(output)) {
       KeepSamples(output, temporary, manifest);
       KeepProfile(output, temporary, manifest);
+      KeepTuned(output, temporary);
     }
     if (replace) fs::rename(output, old);
     fs::rename(temporary, output);
