@@ -74,8 +74,9 @@ pipewright_library(report
                    USES base base/files formats formats/package formats/profile plan
                         plan/partition/io plan/placement plan/run plan/simulate)
 pipewright_library(tune BATCH 8
-                   USES base base/files base/process formats formats/package formats/profile
-                        formats/weights plan plan/run plan/schedules plan/simulate plan/tune report)
+                   USES base base/files base/process formats formats/data formats/package
+                        formats/profile formats/weights plan plan/run plan/schedules plan/simulate
+                        plan/tune report)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base base/files base/process plan)
@@ -137,7 +138,7 @@ pipewright_library(runtime TORCH BATCH 3
                         runtime/recorded runtime/stage runtime/trial tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base base/process formats formats/profile formats/weights ops runtime
-                        runtime/cpu runtime/exec runtime/links runtime/module runtime/optimizer
+                        runtime/cpu runtime/data runtime/exec runtime/links runtime/module runtime/optimizer
                         runtime/recorded runtime/stage runtime/transport runtime/trial tensors)
 pipewright_library(compiler/measured TORCH
                    USES base compiler formats/weights plan/partition plan/partition/io

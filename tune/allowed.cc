@@ -7,6 +7,7 @@
 #include "base/files/read_file.h"
 #include "base/text.h"
 #include "plan/run/run_plan.h"
+#include "tune/input_job.h"
 #include "tune/own_run.h"
 
 namespace pipewright {
@@ -30,9 +31,12 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
   if (!written.empty())
     return "forward writes to " + CountsLast(written)[0].name + ", which depends on it";
   // Without running statistics, it writes to no buffer.
-  for (const ModuleInfo& module : manifest.modules)
-    if (ReadFile(request.package + "/" + module.code).find("batch_norm(") != std::string::npos)
-      return module.name + " normalizes over the samples of a microbatch";
+  for (const ModuleInfo& module : manifest.modules) {
+    const std::string code = ReadFile(request.package + "/" + module.code);
+    for (const char* call : {"batch_norm(", "batch_norm_legit("})
+      if (code.find(call) != std::string::npos)
+        return module.name + " normalizes over the samples of a microbatch";
+  }
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)
       return "the model computes its loss, which need not be a mean over samples";
@@ -94,6 +98,11 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   return range;
 }
 
+std::string MicrobatchStays(const Job& job, const std::string& why) {
+  return "the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " + why +
+         " (--change-microbatch changes it anyway)";
+}
+
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
                                   const std::vector<WrittenBuffer>& written, const Job& job,
                                   std::vector<std::string>& notes) {
@@ -101,14 +110,13 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
   std::string why = WhyMicrobatchStays(request, manifest, written, job);
   if (request.exact) why = "--exact keeps the results bitwise identical";
   if (!why.empty() && !request.change_microbatch) {
-    notes.push_back("the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " +
-                    why + (request.exact ? "" : " (--change-microbatch changes it anyway)"));
+    notes.push_back(request.exact ? "the microbatch stays at " +
+                                        Counted(job.microbatch_size, "sample") + ": " + why
+                                  : MicrobatchStays(job, why));
     return sizes;
   }
   const auto [least, most] = SamplesAllowed(manifest);
-  for (int64_t size = 1; size <= SamplesOf(job); size *= 2)
-    if (size >= least && size <= most) sizes.insert(size);
-  if (SamplesOf(job) >= least && SamplesOf(job) <= most) sizes.insert(SamplesOf(job));
+  sizes.merge(SizesOfRows(SamplesOf(job), least, most));
   return sizes;
 }
 

@@ -16,11 +16,14 @@ namespace pipewright {
 // Returns the samples of a minibatch.
 int64_t SamplesOf(const Job& job);
 
-// Returns the sizes of microbatches to choose from: the job's, powers of two, and a whole
-// minibatch. Adds a note if only the job's is allowed.
+// Returns the sizes of microbatches to choose from: the job's, and those of SizesOfRows. Adds a
+// note if only the job's is allowed.
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
                                   const std::vector<WrittenBuffer>& written, const Job& job,
                                   std::vector<std::string>& notes);
+
+// Returns a note that the size of microbatches stays, and why.
+std::string MicrobatchStays(const Job& job, const std::string& why);
 
 // Returns the least and the largest number of samples that an input allows, or all inputs.
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest, const ValueInfo& input);

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "base/files/read_file.h"
-#include "base/json.h"
 
 namespace pipewright {
 
@@ -49,10 +48,15 @@ std::string ChangedJob(const std::string& from, const std::string& to, const Job
   job["schedule"] = changes.schedule;
   job["microbatches"] = changes.microbatches;
   job["minibatch_size"] = changes.samples;
-  if (!changes.recompute.empty()) job["recompute"] = {{"stages", changes.recompute}};
+  if (!changes.recompute.is_null()) job["recompute"] = changes.recompute;
   if (changes.threads > 0) job["threads"] = changes.threads;
   if (!changes.body.empty()) job["body"] = changes.body;
   return FormatJson(job);
+}
+
+void EraseOutputs(Json& job) {
+  for (const char* key : {"save", "checkpoint", "validation", "report", "tensorboard", "metrics"})
+    job.erase(key);
 }
 
 }  // namespace pipewright

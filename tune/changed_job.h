@@ -2,7 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "base/json.h"
 
 namespace pipewright {
 
@@ -13,10 +14,13 @@ struct JobChanges {
   std::string schedule;
   int microbatches = 1;
   int64_t samples = 1;
-  std::vector<int> recompute = {};  // stages
+  Json recompute = nullptr;         // as in a job; null: nothing
   int threads = 0;                  // per rank; 0: as in the job
   std::string body = "";            // of modules; empty: as in the job
 };
 std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes);
+
+// Removes what says which files a job's run writes, and its validation: a run to measure has none.
+void EraseOutputs(Json& job);
 
 }  // namespace pipewright

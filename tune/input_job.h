@@ -12,9 +12,9 @@
 
 namespace pipewright {
 
-// Returns the sizes of microbatches into which `infer` can cut this many rows: those of powers of
-// two and of all rows, between `least` and `most`. The last microbatch may be smaller than the
-// others, but not than `least`.
+// Returns the sizes of microbatches into which a run can cut this many rows: the largest of as many
+// microbatches as powers of two need, and all rows, between `least` and `most`. Microbatches are as
+// equal as possible; none may be smaller than `least`.
 std::set<int64_t> SizesOfRows(int64_t rows, int64_t least, int64_t most);
 
 // Returns those for the request's input. Only the largest, with a note, if the outputs of the model

@@ -26,13 +26,14 @@ constexpr int kSteps = 5;
 // over.
 std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
                                  const TuneBudget& budget, int threads, int64_t size, int modules) {
-  const TemporaryFile job_file = {request.output + "/own_job.json"},
-                      conf_file = {request.output + "/own_conf.json"};
+  const TemporaryFile job_file = {request.scratch + "/own_job.json"},
+                      conf_file = {request.scratch + "/own_conf.json"};
   const int64_t samples = SamplesOf(job);
   const auto microbatches = size == job.microbatch_size
                                 ? job.microbatches
                                 : static_cast<int>((samples + size - 1) / size);
-  JobChanges changes = {kDefaultSchedule, microbatches, samples, {}, threads};
+  JobChanges changes = {kDefaultSchedule, microbatches, samples};
+  changes.threads = threads;
   WriteFile(job_file.path, ChangedJob(job.path, job_file.path, changes));
   WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
   return BenchRun({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
@@ -41,13 +42,14 @@ std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
 }
 
 // Returns the name for the measurements of jobs with these losses, optimizer and sizes.
-std::string NameOf(const Job& job, int threads, int64_t size) {
+std::string NameOf(const TuneRequest& request, const Job& job, int threads, int64_t size) {
   Json text = ParseJson(job.text, job.path);
   for (const char* key :
        {"data", "validation", "steps", "save", "metrics", "checkpoint", "report", "tensorboard",
         "schedule", "plan", "costs", "memory", "recompute", "seed", "log_every"})
     text.erase(key);
-  std::string name = "job-" + HexHash(text.dump()) + "-" + std::to_string(threads) + "-threads";
+  std::string name = KeptPrefix(request, job) + "job-" + HexHash(text.dump()) + "-" +
+                     std::to_string(threads) + "-threads";
   if (size != job.microbatch_size) name += "-" + std::to_string(size) + "-samples";
   return name;
 }
@@ -135,7 +137,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
       std::map<int64_t, Json>& by_size = figures[count];
       if (by_size.count(size) || failed.count(count)) continue;
       try {
-        const std::string name = NameOf(job, count, size);
+        const std::string name = NameOf(request, job, count, size);
         std::optional<Json> of_size = ReadKept(kept, name, kSteps);
         // Earlier versions did not measure the loss's memory.
         if (of_size && !of_size->at("stages").at(0).contains("loss")) of_size.reset();

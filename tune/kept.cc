@@ -13,6 +13,7 @@
 #include "base/files/read_file.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "formats/data/open.h"
 #include "formats/weights/safetensors.h"
 
 namespace pipewright {
@@ -57,8 +58,35 @@ KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   return {folders, machine, HexHash(code)};
 }
 
-std::string KeptPrefix(const TuneRequest& request) {
-  if (!request.infers()) return "";
+// Returns the columns of the job's data, or none and why not.
+static std::vector<DataColumn> ColumnsOf(const Job& job, std::string& why) {
+  try {
+    return OpenSource(job.data)->columns();
+  } catch (const std::exception& error) {
+    why = error.what();
+    return {};
+  }
+}
+
+std::string WhyNoData(const Job& job) {
+  std::string why;
+  ColumnsOf(job, why);
+  return why;
+}
+
+static std::string TrainingPrefix(const Job& job) {
+  std::string text;
+  const Json whole = job.text.empty() ? Json::object() : ParseJson(job.text, job.path);
+  for (const char* key : {"freeze", "body", "matmul"}) text += whole.value(key, Json()).dump();
+  for (const auto& [input, column] : job.data.inputs) text += input + "=" + column + " ";
+  std::string why;
+  for (const DataColumn& column : ColumnsOf(job, why))
+    text += column.name + column.dtype + ShapeText(column.shape) + job.data.length;
+  return "train-" + HexHash(text) + "-";
+}
+
+std::string KeptPrefix(const TuneRequest& request, const Job& job) {
+  if (!request.infers()) return TrainingPrefix(job);
   const SafetensorsFile file(request.input);
   std::string text;
   for (const TensorInfo& info : file.header().tensors)

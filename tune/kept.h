@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "formats/job.h"
 #include "formats/manifest.h"
 #include "tune/request.h"
 
@@ -29,9 +30,12 @@ struct KeptMeasurements {
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);
 
-// Returns "", or for inference a beginning of names that only inputs of the same types and sizes
-// have.
-std::string KeptPrefix(const TuneRequest& request);
+// Returns why the job's data cannot be read here; "" if they can.
+std::string WhyNoData(const Job& job);
+
+// Returns a beginning of names that only runs have whose modules take as long: inputs of the same
+// types and sizes, and for training the same parameters to train, body and matmul.
+std::string KeptPrefix(const TuneRequest& request, const Job& job);
 
 // Returns what was measured under `name` on this machine, for this code, with at least `repeat`
 // repetitions; none if nothing was.

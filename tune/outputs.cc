@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/dtype.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "formats/weights/diff.h"
 #include "formats/weights/read_number.h"

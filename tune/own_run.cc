@@ -22,7 +22,7 @@ RunPlan OwnRun(const TuneRequest& request, const Job& job, const Manifest& manif
             stages = std::min(DefaultStages(schedule, ranks), modules);
   Conf conf = GroupModules(modules, stages);
   conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
-  const TemporaryFile file = {request.output + "/own_conf.json"};
+  const TemporaryFile file = {request.scratch + "/own_conf.json"};
   WriteFile(file.path, WriteConf(conf));
   return MakeRunPlan(request.package, file.path, job, 0, request.infers());
 }

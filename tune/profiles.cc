@@ -38,7 +38,8 @@ struct Measuring {
   TuneProblem& problem;
   std::vector<std::string>& notes;
   KeptMeasurements kept;
-  std::string prefix;  // of the names of kept measurements
+  std::string prefix;     // of the names of kept measurements
+  bool has_data = false;  // of the job
   Profiles profiles = {};
   std::set<int64_t> refused = {};  // sizes
   int reused = 0, measured = 0;
@@ -58,14 +59,15 @@ std::string PointText(const Point& point) {
 // Measures once more, later, if other programs disturb. Returns none if the budget is over.
 // `others` gets the number of cores that those used.
 std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double& others) {
-  const TemporaryFile conf = {state.request.output + "/profile_conf.json"};
+  const TemporaryFile conf = {state.request.scratch + "/profile_conf.json"};
   const int modules = static_cast<int>(state.problem.manifest.modules.size());
   WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
-  const ProfileRun run = {state.request.package, conf.path,
-                          state.request.input,   point.ranks,
-                          point.threads,         point.size,
-                          state.request.repeat,  RunsInProcess(state.request, point.ranks),
-                          state.request.start};
+  ProfileRun run;
+  run.package = state.request.package, run.conf = conf.path, run.input = state.request.input;
+  if (state.has_data) run.job = state.job.path;
+  run.ranks = point.ranks, run.threads = point.threads, run.microbatch = point.size;
+  run.repeat = state.request.repeat, run.start = state.request.start;
+  run.in_process = RunsInProcess(state.request, point.ranks);
   std::optional<std::string> text = MeasureProfile(run, state.budget, others);
   if (text && others > kDisturbing) {
     char line[120];
@@ -217,7 +219,14 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
                      problem,
                      notes,
                      KeptFor(request, problem.manifest),
-                     KeptPrefix(request)};
+                     KeptPrefix(request, job)};
+  if (const std::string why = request.infers() ? "" : WhyNoData(job); why.empty())
+    state.has_data = !request.infers();
+  else
+    notes.push_back(
+        "modules are measured with the package's sample, without the job's frozen "
+        "parameters, since its data cannot be read: " +
+        why);
   const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;
   size_t done = 0;
@@ -259,9 +268,9 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     char text[160];
     std::snprintf(text, sizeof text,
                   "other programs used up to %.1f cores while modules were measured: their times "
-                  "may be too long",
+                  "may be too long; delete ",
                   state.busiest);
-    notes.push_back(text);
+    notes.push_back(text + state.kept.folders[0] + " to measure again");
   }
   std::set<int> counts = RankCounts(request);
   if (wanted.own_ranks <= request.ranks) counts.insert(wanted.own_ranks);

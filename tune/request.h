@@ -16,6 +16,7 @@ struct TuneStart {
 
 struct TuneRequest {
   std::string package, job, output;
+  std::string scratch;  // a folder for temporary files
   std::string input;  // of inference, a safetensors file, instead of a job; empty: training
   std::string options = "--";  // begins the names of the options for `memory` and `budget`
   std::string memory;          // of the tensors of a rank, as the user wrote it; empty: no limit

@@ -18,6 +18,7 @@ struct TuneOutcome {
   std::vector<TuneHelp> help;  // what would make the winner faster
   Json report;
   bool interrupted = false;  // by SIGINT or SIGTERM: there may be better ones
+  bool cut_off = false;      // by the budget or an interrupt
 };
 
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.

@@ -22,13 +22,17 @@
 
 namespace pipewright {
 
-std::string JobText(const TuneRequest& request, const Job& job, const TuneCandidate& candidate) {
-  JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job),
-                        candidate.recompute};
+std::string JobText(const Job& job, const TuneRow& row, const std::string& path) {
+  const TuneCandidate& candidate = row.candidate;
+  JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job)};
+  if (row.own_recompute)
+    changes.recompute = ParseJson(job.text, job.path).at("recompute");
+  else if (!candidate.recompute.empty())
+    changes.recompute = {{"stages", candidate.recompute}};
   if (!candidate.plan.ranks.empty()) changes.schedule = kTunePlan;
   if (candidate.threads != job.threads) changes.threads = candidate.threads;
   changes.body = candidate.body;
-  return ChangedJob(job.path, request.output + "/job.json", changes);
+  return ChangedJob(job.path, path, changes);
 }
 
 std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
@@ -36,7 +40,8 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   std::vector<TuneRow> variants;
   TuneRow other;
   other.candidate = best.candidate;
-  other.in_process = best.in_process, other.variant = true;
+  other.in_process = best.in_process, other.own_recompute = best.own_recompute;
+  other.variant = true;
   if (best.candidate.ranks > 1 && !request.in_process && !request.processes &&
       !request.start.given()) {
     variants.push_back(other);
@@ -64,10 +69,10 @@ struct FirstOutputs {
 
 std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
                                       const TuneRow& row, const TuneRun& run, FirstOutputs& first) {
-  const TemporaryFile output = {request.output + "/candidate_output.safetensors"};
+  const TemporaryFile output = {request.scratch + "/candidate_output.safetensors"};
   const int microbatches = row.candidate.microbatches;
   const std::optional<MeasuredStep> pass = MeasurePass(
-      {run, request.input, microbatches, row.candidate.threads, request.output, output.path},
+      {run, request.input, microbatches, row.candidate.threads, request.scratch, output.path},
       budget);
   if (!pass || !row.steps.empty()) return pass;
   if (first.microbatches == 0) {
@@ -99,11 +104,11 @@ TuneRun RunOfRow(const TuneRequest& request, const Job& job, const TuneRow& row,
   WriteFile(files.conf.path, WriteConf(row.candidate.conf));
   TuneRun run = {request.package, "", files.conf.path, row.candidate.ranks, row.in_process};
   run.start = request.start;
-  run.steps = static_cast<int>(std::clamp(std::ceil(kSeconds / row.candidate.step), 3.0, 50.0));
+  run.steps = static_cast<int>(
+      std::clamp(std::ceil(kSeconds / (row.candidate.step * job.accumulate)), 3.0, 50.0));
   if (request.infers()) return run;
-  Json text = ParseJson(JobText(request, job, row.candidate), files.job.path);
-  for (const char* key : {"save", "checkpoint", "validation", "report", "tensorboard", "metrics"})
-    text.erase(key);
+  Json text = ParseJson(JobText(job, row, files.job.path), files.job.path);
+  EraseOutputs(text);
   if (!row.candidate.plan.ranks.empty()) {
     WriteFile(files.plan.path, WritePlan(row.candidate.plan));
     text["schedule"] = std::string("candidate_") + kTunePlan;
@@ -116,13 +121,13 @@ TuneRun RunOfRow(const TuneRequest& request, const Job& job, const TuneRow& row,
 // Runs a candidate once. Returns false if the budget is over.
 bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& budget, TuneRow& row,
                 FirstOutputs& first) {
-  const RowFiles files = FilesIn(request.output);
+  const RowFiles files = FilesIn(request.scratch);
   const TuneRun run = RunOfRow(request, job, row, files);
   const std::optional<MeasuredStep> step = request.infers()
                                                ? PassOfRow(request, budget, row, run, first)
                                                : MeasureStep(run, files.metrics.path, budget);
   if (!step) return false;
-  row.steps.push_back(step->seconds);
+  row.steps.push_back(step->seconds / job.accumulate);
   row.process_bytes = std::max(row.process_bytes, step->process_bytes);
   return true;
 }
@@ -131,7 +136,7 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
 // more than the rank's limit. Returns false if the budget is over.
 bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                    const TuneBudget& budget, TuneRow& row) {
-  const RowFiles files = FilesIn(request.output);
+  const RowFiles files = FilesIn(request.scratch);
   TuneRun run = RunOfRow(request, job, row, files);
   run.in_process = RunsInProcess(request, run.ranks);
   run.steps = 1;
@@ -199,11 +204,16 @@ bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
   return Median(row.steps) > differ * BestStep(rows);
 }
 
+bool MeasuresMemory(const TuneRequest& request) {
+  return !request.memory.empty() && !request.infers() && !request.no_measure &&
+         request.machines.empty() && !(request.in_process && request.ranks > 1);
+}
+
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
-  FirstOutputs first = {{request.output + "/first_output.safetensors"}};
+  FirstOutputs first = {{request.scratch + "/first_output.safetensors"}};
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
     const double best = BestStep(rows);
@@ -251,13 +261,16 @@ void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
   for (;;) {
     SortRows(rows);
     TuneRow& row = rows.front();
-    if (!row.failure.empty() || row.steps.empty()) break;
+    if (!row.failure.empty()) break;
     Say(request, "memory of the fastest candidate");
     try {
-      if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row))
-        return notes.push_back(budget.Ended() +
-                               " ended tune before the memory of the fastest "
-                               "candidate was measured: it is predicted");
+      if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row)) {
+        if (Fits(problem, row.candidate))
+          return notes.push_back(budget.Ended() +
+                                 " ended tune before the memory of the fastest "
+                                 "candidate was measured: it is predicted");
+        row.failure = "is predicted to take more than " + request.options + "memory";
+      }
     } catch (const Error& error) {
       row.failure = error.what();
     }

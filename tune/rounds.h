@@ -18,6 +18,7 @@ struct TuneRow {
   TuneCandidate candidate;
   bool as_given = false;      // the job as it is
   bool in_process = false;    // ranks are threads of one process
+  bool own_recompute = false;  // recomputes as the job says, also parts of stages
   bool variant = false;       // runs otherwise than the model of costs can tell
   double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run
   std::vector<double> steps;  // seconds, the median of each round
@@ -27,8 +28,8 @@ struct TuneRow {
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };
 
-// Returns the job file of a candidate, to be written into the output folder.
-std::string JobText(const TuneRequest& request, const Job& job, const TuneCandidate& candidate);
+// Returns the job file of a candidate, to be written to `path`, beside its plan.
+std::string JobText(const Job& job, const TuneRow& row, const std::string& path);
 
 // Returns the best candidate's ways to run that only a measurement can tell apart: the other kind
 // of ranks, and other bodies where the job leaves them open and modules have both.
@@ -43,6 +44,9 @@ double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& 
 // Returns true if a measured row is slower than the best of `rows` by more than a quarter, and by
 // more than two rounds of any row differ: the speed of a shared machine may change between rounds.
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
+
+// Returns true if DropOverLimit measures memory: of the tensors of training, by processes here.
+bool MeasuresMemory(const TuneRequest& request);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
 // the first round, adds the variants of the fastest, and leaves out those that are clearly slower.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -136,6 +137,15 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
+std::optional<double> LossOfStep(const TuneRun& run, const std::string& metrics,
+                                 const TuneBudget& budget) {
+  std::vector<std::string> command = RunCommand(run, "train");
+  command.insert(command.end(), {"--steps", "1", "--metrics", metrics, "--quiet"});
+  if (!OutputOf(command, budget)) return std::nullopt;
+  const Json loss = ParseJson(Split(ReadFile(metrics), '\n')[0], metrics).at("loss");
+  return loss.is_null() ? std::nan("") : loss.get<double>();  // JSON has no NaN
+}
+
 static std::vector<std::string> InferCommand(const InferRun& run) {
   std::vector<std::string> command = RunCommand(run.run, "infer");
   command.insert(command.end(),
@@ -197,6 +207,7 @@ std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudge
       {run.package, "--conf", run.conf, "--microbatch-size", std::to_string(run.microbatch),
        "--threads", std::to_string(run.threads), "--repeat", std::to_string(run.repeat), "--json"});
   if (!run.input.empty()) command.insert(command.end(), {"--forward-only", "--input", run.input});
+  if (!run.job.empty()) command.insert(command.end(), {"--job", run.job});
   const std::optional<std::string> text = OutputOf(command, budget, &own);
   others = std::max(0.0, (BusySeconds() - busy - own) / std::max(clock.Passed(), 1e-3));
   // What ranks use elsewhere is not known, and neither is what they use here if ssh started them.

@@ -55,6 +55,11 @@ struct InferRun {
   std::string output;  // the file of the outputs
 };
 
+// Trains one step of the run's job, which must not say where to save. Returns its loss, which may
+// be NaN.
+std::optional<double> LossOfStep(const TuneRun& run, const std::string& metrics,
+                                 const TuneBudget& budget);
+
 struct MeasuredStep {
   double seconds = 0;         // the median of the measured steps
   int64_t process_bytes = 0;  // of the largest process
@@ -77,6 +82,7 @@ std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget)
 struct ProfileRun {
   std::string package, conf;  // the conf places the modules on the ranks
   std::string input;          // of inference: measure only the forward, with these; empty: training
+  std::string job;  // of training, whose data the modules get; empty: the package's sample
   int ranks = 1;
   int threads = 1;         // of each rank
   int64_t microbatch = 1;  // samples

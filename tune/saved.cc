@@ -15,7 +15,8 @@ namespace pipewright {
 
 namespace fs = std::filesystem;
 
-static constexpr char kKey[] = "key.json", kRecorded[] = "tuned.json";
+static constexpr char kKey[] = "key.json", kRecorded[] = "tuned.json",
+                      kCutOff[] = "cut_off_after";  // beside the key
 
 // Reads JSON; null if the file is missing or damaged.
 static Json Readable(const std::string& path) {
@@ -31,12 +32,16 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
   for (const char* key : {"steps", "save", "metrics", "report", "tensorboard", "checkpoint",
                           "validation", "log_every", "seed"})
     text.erase(key);
+  std::string whole = text.dump();
+  for (const std::string& file : {job.plan, job.costs})
+    if (!file.empty()) whole += ReadFile(file);
   TuneRequest request;
   request.package = run.package;
   const KeptMeasurements kept = KeptFor(request, manifest);
-  Json key = {{"package", kept.code},     {"job", HexHash(text.dump())}, {"ranks", run.ranks},
-              {"hosts", run.start.hosts}, {"memory", run.memory},        {"machine", kept.machine}};
+  Json key = {{"package", kept.code},     {"job", HexHash(whole)}, {"ranks", run.ranks},
+              {"hosts", run.start.hosts}, {"memory", run.memory},  {"machine", kept.machine}};
   if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
+  key["kind of ranks"] = run.in_process ? "threads" : "processes";
   return key;
 }
 
@@ -46,12 +51,23 @@ std::string TunedFolder(const std::string& root, const Json& key) {
 
 bool IsTuned(const std::string& folder, const Json& key) {
   std::error_code none;
-  return Readable(folder + "/" + kKey) == key && fs::exists(folder + "/job.json", none) &&
+  Json saved = Readable(folder + "/" + kKey);
+  if (!saved.is_object()) return false;
+  saved.erase(kCutOff);
+  return saved == key && fs::exists(folder + "/job.json", none) &&
          fs::exists(folder + "/conf.json", none);
 }
 
-void WriteTunedKey(const std::string& folder, const Json& key) {
-  WriteFile(folder + "/" + kKey, FormatJson(key));
+double CutOffAfter(const std::string& folder) {
+  const Json saved = Readable(folder + "/" + kKey);
+  const Json cut = saved.is_object() ? saved.value(kCutOff, Json()) : Json();
+  return cut.is_number() ? cut.get<double>() : 0;
+}
+
+void WriteTunedKey(const std::string& folder, const Json& key, double cut_off_after) {
+  Json saved = key;
+  if (cut_off_after > 0) saved[kCutOff] = cut_off_after;
+  WriteFile(folder + "/" + kKey, FormatJson(saved));
 }
 
 std::string OtherTuned(const std::string& root, const Json& key) {
@@ -96,8 +112,7 @@ static Json ChoicesIn(const std::string& folder) {
 std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   const Json choices = ChoicesIn(folder);
   JobChanges changes = {choices["schedule"], choices["microbatches"], choices["minibatch_size"]};
-  if (choices["recompute"].is_object())
-    changes.recompute = choices["recompute"]["stages"].get<std::vector<int>>();
+  changes.recompute = choices["recompute"];
   if (choices["threads"].is_number()) changes.threads = choices["threads"];
   if (choices["body"].is_string()) changes.body = choices["body"];
   const std::string text = ChangedJob(path, folder + "/job.json", changes),

@@ -14,10 +14,12 @@ struct TunedFor {
   int ranks = 1;       // that may be used
   TuneStart start;     // of the ranks
   std::string memory;  // the limit of a rank; empty: none
+  bool in_process = false;  // ranks are threads
 };
 
 // Returns what a result depends on: hashes of the package's code and of the job (without what only
-// says how long to run and where to write), the machine, and all of the above.
+// says how long to run and where to write) with its plan and costs, the machine, and all of the
+// above.
 Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest);
 
 // Returns the folder of the result with this key.
@@ -26,8 +28,11 @@ std::string TunedFolder(const std::string& root, const Json& key);
 // Returns true if the folder has a complete result with this key.
 bool IsTuned(const std::string& folder, const Json& key);
 
+// Returns the budget in seconds that cut the result off; 0 if none did.
+double CutOffAfter(const std::string& folder);
+
 // Completes a result, whose other files are there.
-void WriteTunedKey(const std::string& folder, const Json& key);
+void WriteTunedKey(const std::string& folder, const Json& key, double cut_off_after);
 
 // Returns which part of the key differs in the most similar result under `root`: "FOLDER is
 // for ranks 2, not 4"; "" if there is no result.

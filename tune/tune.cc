@@ -9,15 +9,16 @@
 #include "base/files/atomic_file.h"
 #include "base/files/output_folder.h"
 #include "base/files/read_file.h"
+#include "base/files/temporary_folder.h"
 #include "base/shell_word.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/job.h"
-#include "formats/optimizer_state.h"
 #include "formats/package/package_files.h"
 #include "plan/plan_text.h"
 #include "plan/schedules/table.h"
 #include "plan/tune/help.h"
+#include "plan/tune/job_memory.h"
 #include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
 #include "tune/allowed.h"
@@ -25,6 +26,7 @@
 #include "tune/job_costs.h"
 #include "tune/kept.h"
 #include "tune/machines.h"
+#include "tune/mixed_rows.h"
 #include "tune/own_run.h"
 #include "tune/page.h"
 #include "tune/profiles.h"
@@ -56,7 +58,6 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.samples = SamplesOf(job);
   problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
   problem.forward_only = request.infers();
-  if (!request.infers()) problem.optimizer_state = StateTensorsPerParameter(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, request.options + "memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
@@ -75,14 +76,23 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
         return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
                each.profile.microbatch == job.microbatch_size;
       });
-  if (profile == problem.profiles.end() || run.plan.steps > 1) {
+  const bool overlaps = IsAsynchronous(job);
+  if (profile == problem.profiles.end() || overlaps) {
     notes.push_back(std::string(problem.forward_only ? "the plain run" : "the unmodified job") +
                     " is not among the candidates: " +
-                    (run.plan.steps > 1 ? "its steps overlap" : "its modules were not measured"));
+                    (overlaps ? "its steps overlap, and those of the candidates do not"
+                              : "its modules were not measured"));
     return std::nullopt;
   }
   TuneRow row;
   row.as_given = true;
+  row.own_recompute =
+      std::any_of(job.recompute.modules.begin(), job.recompute.modules.end(), [&](int module) {
+        const int stage = run.conf.module_to_stage[static_cast<size_t>(module)];
+        return !std::count(run.plan.recompute.begin(), run.plan.recompute.end(), stage);
+      });
+  if (row.own_recompute)
+    notes.push_back("the unmodified job is predicted without its recomputation of parts of stages");
   const Costs costs = CostsOfConf(problem, *profile, run.conf);
   row.candidate =
       PredictOrder({problem, *profile, run.conf, costs, run.plan},
@@ -95,8 +105,8 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
 
 bool Same(const TuneCandidate& a, const TuneCandidate& b) {
   return a.ranks == b.ranks && a.threads == b.threads && a.microbatches == b.microbatches &&
-         a.schedule == b.schedule && a.recompute == b.recompute && a.conf == b.conf &&
-         a.plan.ranks == b.plan.ranks;
+         a.microbatch == b.microbatch && a.schedule == b.schedule && a.recompute == b.recompute &&
+         a.conf == b.conf && a.plan.ranks == b.plan.ranks;
 }
 
 // Moves the job as given to the front, so that the result is not slower, however short the time.
@@ -109,6 +119,14 @@ void OrderRows(const TuneRequest& request, std::vector<TuneRow>& rows) {
       return a.candidate.microbatches < b.candidate.microbatches;
     });
   if (first != rows.end()) std::rotate(rows.begin(), first, first + 1);
+}
+
+// Returns true if a candidate takes so little more than its limit that a measurement may show that
+// it fits: predictions of memory err by a few percent.
+bool MayFit(const TuneProblem& problem, const TuneRow& row) {
+  TuneCandidate less = row.candidate;
+  for (double& bytes : less.peak_bytes) bytes /= 1.05;
+  return Fits(problem, less);
 }
 
 // Returns the rows to measure: the best of the search, and the job as given, if it is one.
@@ -130,11 +148,12 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
       add(candidate);
   if (!given) return rows;
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
-    return Same(row.candidate, given->candidate);
+    return !given->own_recompute && Same(row.candidate, given->candidate);
   });
   if (same != rows.end()) {
     same->as_given = true;
-  } else if (Fits(problem, given->candidate)) {
+  } else if (Fits(problem, given->candidate) ||
+             (!rows.empty() && MeasuresMemory(request) && MayFit(problem, *given))) {
     rows.push_back(*given);
     rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
@@ -189,19 +208,19 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
 }
 
 // Sets the rate of the problem's disk from a pass of one rank with all weights on it.
-void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
+void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<int64_t>& sizes,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes) {
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
   // A copy of the package may be on another disk.
-  const std::string name = KeptPrefix(request) + "disk-" +
+  const std::string name = KeptPrefix(request, job) + "disk-" +
                            HexHash(std::filesystem::weakly_canonical(request.package).string());
   std::optional<Json> rate = ReadKept(kept, name, 1);
   try {
     if (!rate && !budget.IsOver()) {
       Say(request, "disk: one pass with all weights on it");
-      const TemporaryFile file = {request.output + "/disk_conf.json"},
-                          output = {request.output + "/disk_output.safetensors"};
+      const TemporaryFile file = {request.scratch + "/disk_conf.json"},
+                          output = {request.scratch + "/disk_output.safetensors"};
       const int modules = static_cast<int>(problem.manifest.modules.size());
       Conf conf = GroupModules(modules, modules);
       for (int m = 0; m < modules; ++m) {
@@ -213,7 +232,7 @@ void MeasureDiskRate(const TuneRequest& request, const std::set<int64_t>& sizes,
                            RunsInProcess(request, 1), 1,  request.start};
       const auto count = static_cast<int>((problem.samples + *sizes.begin() - 1) / *sizes.begin());
       if (const auto found =
-              MeasureDisk({run, request.input, count, 1, request.output, output.path}, budget)) {
+              MeasureDisk({run, request.input, count, 1, request.scratch, output.path}, budget)) {
         rate = *found;
         WriteKept(kept, name, 1, *rate);
       }
@@ -238,19 +257,59 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   return job;
 }
 
+// Limits the candidates of training, and returns the sizes of microbatches that they may have.
+std::set<int64_t> LimitTraining(const TuneRequest& request,
+                                const std::vector<WrittenBuffer>& written, const Job& job,
+                                const TuneBudget& budget, TuneProblem& problem,
+                                std::vector<std::string>& notes) {
+  LimitCandidates(request, written, job, problem, notes);
+  const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
+  if (sizes.size() == 1 || request.change_microbatch) return sizes;
+  const std::string why =
+      WhyRowsMix(request, job, problem.manifest, sizes, budget.Share(0.1), notes);
+  if (why.empty()) return sizes;
+  notes.push_back(MicrobatchStays(job, why));
+  return {job.microbatch_size};
+}
+
+// Measures what predictions need. Returns true if every size of microbatches was measured or can be
+// interpolated.
+bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
+                  const TuneBudget& budget, TuneProblem& problem, std::vector<std::string>& notes) {
+  // Rounds afterwards need as much time as the costs, of which a part is for loss and optimizer.
+  const TuneBudget for_costs =
+                       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
+                   for_profiles = request.infers() && request.memory.empty() ? for_costs
+                                                                             : for_costs.Share(0.8);
+  const bool complete = MeasureProfiles(request, job, wanted, for_profiles, problem, notes);
+  if (!request.infers()) {
+    CountOptimizer(job, problem);
+    MeasureJobCosts(request, job, for_costs, problem, notes);
+  } else if (!request.memory.empty()) {
+    MeasureDiskRate(request, job, wanted.sizes, for_costs, problem, notes);
+  }
+  return complete;
+}
+
 }  // namespace
 
-TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written) {
+TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written) {
   const InterruptsEndBudgets interrupts;
+  CheckFolder(request.output);
+  CreateFolders(request.output);
+  const TemporaryFolder scratch(request.output, "tune-");
+  request.scratch = scratch.path();
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
-  if (request.infers()) CreateFolders(request.output);
   const Job job = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
                                    : ReadJob(request.job);
   if (!job.device.empty() && job.device != "cpu")
     throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
                 "leave it out to tune for CPUs");
+  if (job.accumulate > 1)
+    outcome.notes.push_back("times are of one of the " + std::to_string(job.accumulate) +
+                            " minibatches that a step accumulates");
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
   read.push_back(job.path);
@@ -259,27 +318,16 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   if (!request.infers()) files["job.json"] = files[kTunePlan] = "";
   CheckMpirun(request);
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
-  CreateFolders(request.output);
 
   if (request.infers()) {
     problem.recompute = problem.searched = false;
     problem.replicas = written.empty();
   } else {
-    LimitCandidates(request, written, job, problem, outcome.notes);
-    sizes = MicrobatchSizes(request, problem.manifest, written, job, outcome.notes);
+    sizes = LimitTraining(request, written, job, budget, problem, outcome.notes);
   }
   const RunPlan own = OwnRun(request, job, problem.manifest);
-  // Rounds afterwards need as much time as the costs, of which a part is for loss and optimizer.
-  const TuneBudget for_costs =
-                       request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
-                   for_profiles = request.infers() && request.memory.empty() ? for_costs
-                                                                             : for_costs.Share(0.8);
-  const bool complete = MeasureProfiles(request, job, {sizes, CountRanks(own.conf)}, for_profiles,
-                                        problem, outcome.notes);
-  if (!request.infers())
-    MeasureJobCosts(request, job, for_costs, problem, outcome.notes);
-  else if (!request.memory.empty())
-    MeasureDiskRate(request, sizes, for_costs, problem, outcome.notes);
+  const bool complete =
+      MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
@@ -306,14 +354,20 @@ TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& w
                             std::to_string(job.microbatches));
   files["conf.json"] =
       WriteConf(request.cut_package.empty() ? winner.conf : ConfOfRuns(winner.conf));
-  if (!request.infers()) files["job.json"] = JobText(request, job, winner);
+  if (!request.infers())
+    files["job.json"] = JobText(job, outcome.rows.front(), request.output + "/job.json");
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.help = WhatHelps(problem, winner);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();
+  outcome.cut_off = std::any_of(
+      outcome.notes.begin(), outcome.notes.end(),
+      [&](const std::string& note) { return note.starts_with(budget.Ended() + " ended "); });
   outcome.report = TuneReport(outcome, !request.machines.empty());
   outcome.report["start"] = StartLine(request, outcome);
+  if (!request.cut_package.empty())
+    outcome.report["package"] = std::filesystem::path(request.cut_package).filename().string();
   for (const std::string& note :
        WriteOutputFolder(request.output, kRecord, files, outcome.report, read))
     outcome.notes.push_back(note);

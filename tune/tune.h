@@ -11,7 +11,7 @@ namespace pipewright {
 // Measures, searches and writes the output folder: conf.json, job.json and report.json; for
 // inference no job.json. `written`: the buffers that the package's forward writes. Throws Error if
 // nothing fits or nothing runs.
-TuneOutcome Tune(const TuneRequest& request, const std::vector<WrittenBuffer>& written);
+TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written);
 
 // Returns the line that starts the winner.
 std::string StartLine(const TuneRequest& request, const TuneOutcome& outcome);

@@ -71,6 +71,7 @@ static void WriteRecord(const std::string& path, Json report) {
 
 // Checks the nearest existing parent if the folder does not exist yet.
 void CheckFolder(const std::string& folder) {
+  if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
   std::error_code none;
   fs::path there = fs::absolute(folder, none);
   while (!IsThere(there.string()) && there.has_relative_path()) there = there.parent_path();
@@ -87,7 +88,6 @@ void CheckFolder(const std::string& folder) {
 
 void CheckOutputFolder(const std::string& folder, const std::string& record,
                        const OutputTexts& files, const std::vector<std::string>& read, bool force) {
-  if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
   CheckFolder(folder);
   Hashes known;
   for (const std::string& name :

@@ -89,7 +89,8 @@ void CheckOutputs(const ProfileRequest& request) {
   const Outputs outputs = OutputsOf(request);
   std::vector<std::string> read =
       PackageFiles(request.measure.package, ReadManifest(request.measure.package));
-  read.insert(read.end(), {request.measure.input, request.trace, request.base});
+  read.insert(read.end(),
+              {request.measure.input, request.measure.job, request.trace, request.base});
   if (!request.trace.empty()) read.push_back(ConfFile(request));
   for (const std::string& path : {outputs.text, outputs.json})
     if (!path.empty()) CheckWritable(path, read);
@@ -199,6 +200,9 @@ void AddProfileCommand(CLI::App& app) {
       ->check(AtLeast(1));
   app.add_option("--input", r.measure.input,
                  "safetensors file with a tensor for each input (default: the package's sample)");
+  auto* job = app.add_option("--job", r.measure.job,
+                             "job file for training: measure with its data (unless --input is "
+                             "given), frozen parameters, body and matmul");
   app.add_option("--conf", r.measure.conf,
                  "conf that assigns modules to ranks; with --from-trace: that of the traced run "
                  "(default: PACKAGE/conf/mp_conf.json)");
@@ -223,11 +227,13 @@ void AddProfileCommand(CLI::App& app) {
   auto* forward = app.add_flag("--forward-only", r.measure.forward_only,
                                "measure only the forward, as infer computes it, with the weights "
                                "of one module in memory at a time")
-                      ->excludes(fine);
+                      ->excludes(fine)
+                      ->excludes(job);
   AddRanks(app, r);
   app.add_option("--from-trace", r.trace,
                  "take the times from the trace of a run instead of measuring")
-      ->excludes(forward);
+      ->excludes(forward)
+      ->excludes(job);
   app.add_option("--base", r.base,
                  "with --from-trace: profile that gives the sizes, and each module's share of its "
                  "stage's time (default: PACKAGE/profile.json)");

@@ -12,6 +12,7 @@
 #include "base/files/output_folder.h"
 #include "base/files/owner_lock.h"
 #include "base/files/read_file.h"
+#include "base/files/temporary_folder.h"
 #include "base/json.h"
 #include "base/process/launched_rank.h"
 #include "base/table.h"
@@ -31,6 +32,8 @@
 #include "tune/tune.h"
 
 namespace pipewright {
+
+static constexpr char kCut[] = "model.pkg";
 
 // Throws Error if the data do not fit the package, which runs would find after minutes.
 static void CheckDataOfRun(const TuneRequest& request, const Manifest& manifest) {
@@ -53,25 +56,31 @@ static TuneOutcome TunePackage(const TuneRequest& request) {
   return Tune(request, WrittenBuffers(request.package, manifest));
 }
 
-struct RemovedFolder {
-  const std::string path;
-  ~RemovedFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
+// Throws Error if there is a package where the cut is written that no tune wrote.
+static void CheckCut(const TuneRequest& request) {
+  CheckReplaceable({request.cut_package, 0, request.force}, {request.package, request.job});
+  if (request.force || !std::filesystem::exists(request.cut_package)) return;
+  try {
+    if (ReadJson(request.output + "/report.json").value("package", "") == kCut) return;
+  } catch (const std::exception&) {
+    // It is missing, or of another program.
   }
-};
+  throw Error(request.cut_package,
+              "already exists, and report.json does not say that tune wrote it",
+              "name another folder, or replace it with --force");
+}
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
 static TuneOutcome TuneModel(TuneRequest& request) {
   const std::string model = request.package;
   const auto read = [&] { return ImportModel(model); };
-  CompileOptions compile;
-  request.package = compile.output = request.output + "/pieces.pkg";
-  request.cut_package = request.output + "/model.pkg";
-  CheckReplaceable({request.cut_package, 0, request.force}, {model, request.job});
+  request.cut_package = request.output + "/" + kCut;
+  CheckCut(request);
   CreateFolders(request.output);
+  const TemporaryFolder scratch(request.output, "pieces-");
+  CompileOptions compile;
+  request.package = compile.output = scratch.path() + "/pieces.pkg";
   const FinePieces pieces = CompilePieces(compile, read);
-  const RemovedFolder removed = {request.package};  // also if nothing fits or runs
   const TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;

@@ -84,9 +84,15 @@ std::string FindOrTune(const RunOptions& options) {
   const bool in_process = ThreadRanks() > 0;
   const TuneStart start =
       in_process ? TuneStart() : TuneStart{SupervisedHosts(), SupervisedMpirun()};
-  const Json key = TunedKey({options.package, StartedRanks(), start, tune.memory}, job, manifest);
+  const Json key =
+      TunedKey({options.package, StartedRanks(), start, tune.memory, in_process}, job, manifest);
   const std::string folder = TunedFolder(folders, key);
-  if (IsTuned(folder, key)) return folder;
+  if (IsTuned(folder, key)) {
+    if (const double cut = CutOffAfter(folder); cut > 0)
+      PrintNote("the result of tune was cut off after " + DurationText(cut) + ": delete " + folder +
+                " to tune again, with a longer --tune-budget");
+    return folder;
+  }
   CreateFolders(folder);
   OwnerLock lock(OwnerLock::FileFor(folder, true));
   if (!lock.Take())
@@ -107,7 +113,7 @@ std::string FindOrTune(const RunOptions& options) {
     PrintNote("tune was interrupted, and the run is not started");
     throw CLI::RuntimeError(128 + SIGINT);
   }
-  WriteTunedKey(folder, key);
+  WriteTunedKey(folder, key, outcome.cut_off ? request.budget : 0);
   return folder;
 }
 

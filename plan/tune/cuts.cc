@@ -26,7 +26,7 @@ std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice)
   const int equal = choice.ranks > kAnyReplicas ? choice.ranks / choice.stages : 1;
   request.devices = any ? choice.ranks : choice.stages;
   request.replicas = any ? choice.ranks : 1;
-  request.optimizer_state = problem.optimizer_state;
+  request.optimizer_state = 0;  // CountOptimizer has added it to the modules
   const std::vector<double>& speeds = problem.machines.speeds;
   if (request.devices <= choice.profile->ranks && equal == 1 && !speeds.empty())
     request.speeds.assign(speeds.begin(), speeds.begin() + request.devices);

@@ -162,8 +162,8 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   std::vector<int> stage_of;
   for (const ProfileNode& node : profile.profile.nodes)
     stage_of.push_back(conf.module_to_stage[static_cast<size_t>(node.module)]);
-  Costs costs =
-      ParseCosts(CostsOfStages(profile.profile, stage_of, problem.optimizer_state), "profile");
+  // CountOptimizer has added the optimizer's state to the modules.
+  Costs costs = ParseCosts(CostsOfStages(profile.profile, stage_of, 0), "profile");
   const int loss_stage = conf.module_to_stage[static_cast<size_t>(LossModule(problem))];
   StageCosts& last = costs.stages[static_cast<size_t>(loss_stage)];
   last.F += profile.loss_forward * kMicroseconds;

@@ -50,7 +50,6 @@ struct TuneProblem {
   int64_t microbatch_size = 0;
   int microbatches = 0;
   int loss_module = -1;             // computes what the loss is of; -1: the last
-  double optimizer_state = 0;       // bytes for each byte of trained parameters
   double memory = kNoLimit;         // bytes that the tensors of a rank may take
   bool recompute = true;            // recompute stages where a schedule does not fit otherwise
   bool replicas = true;             // allow schedules that run a stage on several ranks

@@ -167,7 +167,7 @@ double TooSlow(const TuneResult& result, TuneKind kind, size_t keep) {
 bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
   double bytes = 0, limit = 0;
   for (const ProfileNode& node : profile.profile.nodes)
-    bytes += node.parameters + node.buffers + node.trained * (1 + problem.optimizer_state);
+    bytes += node.parameters + node.buffers + node.trained;
   for (int rank = 0; rank < profile.ranks; ++rank) limit += RankLimit(problem, rank);
   return bytes > limit;
 }

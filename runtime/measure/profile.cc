@@ -12,6 +12,8 @@
 #include "base/process/messages.h"
 #include "base/text.h"
 #include "formats/conf.h"
+#include "formats/job.h"
+#include "formats/optimizer_job.h"
 #include "formats/profile/merge.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
@@ -146,6 +148,11 @@ class Profiler {
         timer_(device_) {
     at::set_num_threads(options.threads);
     if (options.forward_only) UseMatMul(MatMul::kAuto, "--forward-only");
+    if (!options.job.empty()) {
+      job_ = ReadJob(options.job);
+      Freeze(manifest_, job_.freeze, job_.path + ": freeze");
+      UseMatMul(job_.matmul, job_.path + ": matmul");
+    }
     rank_of_.assign(manifest_.modules.size(), 0);
     if (transport.size() > 1) PlaceModules();
   }
@@ -153,7 +160,9 @@ class Profiler {
   Profile Run(std::string& source) {
     int64_t microbatch = options_.microbatch;
     std::vector<c10::IValue> samples =
-        SampleInputs(options_.package, manifest_, options_.input, microbatch, source);
+        options_.input.empty() && !options_.job.empty()
+            ? SamplesOfJob(options_.package, manifest_, job_, microbatch, source)
+            : SampleInputs(options_.package, manifest_, options_.input, microbatch, source);
     Values values;
     for (size_t i = 0; i < samples.size(); ++i)
       values[manifest_.inputs[i]] =
@@ -335,7 +344,7 @@ class Profiler {
                               : LoadModuleWith(options_.package, manifest_, index,
                                                {.source = WeightSource::kFile, .device = device_}));
     if (!options_.forward_only)
-      UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto),
+      UseBody(module, BodyAskedFor(job_.body).value_or(BodyChoice::kAuto),
               device_.is_cpu() ? "" : "runs on " + device_.str());
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
@@ -478,6 +487,7 @@ class Profiler {
   const ProfileOptions& options_;
   Transport& transport_;
   Manifest manifest_;
+  Job job_;                                    // only its defaults without options_.job
   const std::vector<VisibleDevices> visible_;  // by rank
   const std::vector<std::string> devices_;     // by rank
   const c10::Device device_;

@@ -12,6 +12,9 @@ struct ProfileOptions {
   std::string package;
   std::string conf;        // with several ranks: assigns modules to ranks; empty: conf/mp_conf.json
   std::string input;       // a safetensors file with a tensor per input; empty: see samples.h
+  // A job for training: modules are measured with its data (without `input`), its frozen
+  // parameters, body and matmul. Empty: as the package is.
+  std::string job;
   int64_t microbatch = 0;  // samples; 0: as in the inputs
   int repeat = 20, warm_up = 3;
   int threads = 1;

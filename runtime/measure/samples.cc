@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
+#include "runtime/data/data.h"
 #include "runtime/module/messages.h"
 #include "runtime/trial/shapes.h"
 #include "tensors/dtype.h"
@@ -96,6 +97,27 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
     if (rows && microbatch == 0) microbatch = tensor.size(0);
     specs.push_back({tensor.scalar_type(), tensor.sizes().vec(), true});
     inputs.push_back(FromTensor(tensor, value));
+  }
+  InferShapes(package, manifest, specs);  // reports mismatches
+  return inputs;
+}
+
+std::vector<c10::IValue> SamplesOfJob(const std::string& package, const Manifest& manifest,
+                                      const Job& job, int64_t& microbatch, std::string& source) {
+  const std::unique_ptr<Data> data = OpenData(job.data, manifest, job.path + ": data");
+  CheckEnough(job, data->samples());
+  if (microbatch == 0) microbatch = job.microbatch_size;
+  source = "the data of " + job.path;
+  std::vector<int64_t> rows(static_cast<size_t>(microbatch));
+  for (size_t r = 0; r < rows.size(); ++r) rows[r] = static_cast<int64_t>(r) % data->samples();
+  const int64_t length = data->Longest(rows.data(), microbatch);
+  std::vector<c10::IValue> inputs;
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < manifest.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    specs.push_back(data->Spec(input, microbatch, length));
+    inputs.push_back(FromTensor(data->Rows(input, rows.data(), microbatch, length),
+                                manifest.values[static_cast<size_t>(manifest.inputs[i])]));
   }
   InferShapes(package, manifest, specs);  // reports mismatches
   return inputs;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/job.h"
 #include "formats/manifest.h"
 #include "runtime/module/module.h"
 
@@ -17,5 +18,9 @@ namespace pipewright {
 std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest& manifest,
                                       const std::string& file, int64_t& microbatch,
                                       std::string& source);
+
+// Returns the same from the first samples of the job's data; 0: the job's microbatch.
+std::vector<c10::IValue> SamplesOfJob(const std::string& package, const Manifest& manifest,
+                                      const Job& job, int64_t& microbatch, std::string& source);
 
 }  // namespace pipewright

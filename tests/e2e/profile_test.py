@@ -5,9 +5,9 @@ import shutil
 import subprocess
 import unittest
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from support import (BUILD, ENVIRONMENT, LENGTH, Case, call, export_gpt, gpt, pipewright,
+from support import (BUILD, ENVIRONMENT, LENGTH, Case, call, export_gpt, gpt, pipe_split, pipewright,
                      run_ranks, token_job, torch)
 
 
@@ -186,6 +186,39 @@ class Profile(Case):
                           "per microbatch", "--microbatch-size 77")
         self.assert_fails(pipewright("partition", self.package, "--stages", 2, "-o", self.package),
                           "is the package to partition")
+
+    def test_as_a_job_trains_it(self):
+        """The job's data has longer sequences than the sample, and one module is frozen."""
+        class Two(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = torch.nn.Linear(6, 5), torch.nn.Linear(5, 3)
+
+            def forward(self, x):
+                x = torch.tanh(self.first(x))
+                pipe_split()
+                return self.last(x)
+
+        sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=64)}
+        torch.export.save(torch.export.export(Two(), (torch.rand(2, 4, 6),), strict=False, dynamic_shapes=(sizes,)),
+                          self.path("two.pt2"))
+        package = self.compile("two.pt2", "two.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(8, 32, 6), "y": torch.rand(8, 32, 3)}, self.path("two.safetensors"))
+        job = {"data": {"tensors": "two.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
+               "optimizer": {"type": "sgd", "lr": 0.1}, "microbatches": 2, "microbatch_size": 2, "body": "autograd",
+               "freeze": ["first.*"]}
+        path = self.write_job(job)
+        done = pipewright("profile", package, "--job", path, "--repeat", 1, "-o", self.path("two.json"))
+        self.succeed(done)
+        self.assertIn("2 samples per microbatch, from the data of", done.out)
+        profile = json.loads(self.path("two.json").read_text())
+        sizes = {value["name"]: value["bytes"] for value in profile["values"]}
+        self.assertEqual(sizes["x"], 2 * 32 * 6 * 4)
+        first, last = profile["nodes"]
+        self.assertEqual((first["trained_bytes"], last["trained_bytes"]), (0, (5 * 3 + 3) * 4))
+        self.assertEqual((first["body"], last["body"]), ("autograd", "autograd"))
+        both = pipewright("profile", package, "--job", path, "--forward-only")
+        self.assertEqual(both.code, 2, both.out)
 
     def test_partition_into_the_packages_own_confs(self):
         package = self.path("own_confs.pkg")

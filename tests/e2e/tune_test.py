@@ -205,7 +205,7 @@ class Tune(Case):
         [found] = json.loads(self.path("light/report.json").read_text())["candidates"]
         used = found["measured_peak_bytes"]
         self.assertAlmostEqual(found["peak_bytes"][0] / used, 1, delta=0.05)
-        for file in (pathlib.Path(self.package) / "tuned/measured").glob("profile-*"):
+        for file in (pathlib.Path(self.package) / "tuned/measured").glob("*profile-*"):
             kept = json.loads(file.read_text())
             for node in kept["measured"]["profile"]["nodes"]:
                 node["kept_bytes"], node["peak_bytes"] = 0, node["parameter_bytes"]
@@ -446,6 +446,77 @@ class Tune(Case):
         self.assertIn("kept/conf.json: was edited since it was written", refused.out)
         self.assertEqual(self.path("kept/conf.json").read_text(), "mine")
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
+
+    def test_files_with_the_names_of_temporary_ones_stay(self):
+        """tune writes jobs and confs of its own runs, and none of them over files in the output folder."""
+        folder = self.path("mine")
+        folder.mkdir()
+        names = ["own_job.json", "own_conf.json", "profile_conf.json", "candidate_job.json", "candidate_conf.json"]
+        for name in names:
+            (folder / name).write_text("mine")
+        (folder / names[0]).write_text(json.dumps(self.job()))
+        given = (folder / names[0]).read_text()
+        self.succeed(pipewright("tune", self.package, folder / names[0], "--ranks", 1, "-o", folder, "--repeat", 1,
+                                "--rounds", 1, "--candidates", 1))
+        self.assertEqual((folder / names[0]).read_text(), given)
+        for name in names[1:]:
+            self.assertEqual((folder / name).read_text(), "mine", name)
+        self.assertEqual([path for path in folder.iterdir() if path.is_dir() and path.name != "measured"], [])
+
+    def test_a_package_that_tune_did_not_write_stays(self):
+        path = self.write_job(self.job())
+        self.compile("gpt.pt2", "beside/model.pkg", "--ranks", "3")
+        before = self.path("beside/model.pkg/manifest.json").read_bytes()
+        refused = pipewright("tune", self.path("gpt.pt2"), path, "--ranks", 2, "-o", self.path("beside"), "--no-measure")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("beside/model.pkg: already exists, and report.json does not say that tune wrote it", refused.out)
+        self.assertEqual(self.path("beside/model.pkg/manifest.json").read_bytes(), before)
+
+    def test_a_package_is_compiled_again_after_tune(self):
+        package, self.package = self.package, self.compile("gpt.pt2", "anew.pkg", "--ranks", "3")
+        self.addCleanup(setattr, self, "package", package)
+        self.succeed(self.tune("anew", "--no-measure", "--exact"))
+        measured = sorted(path.name for path in self.path("anew.pkg/tuned/measured").iterdir())
+        self.compile("gpt.pt2", "anew.pkg", "--ranks", "3")
+        self.assertEqual(sorted(path.name for path in self.path("anew.pkg/tuned/measured").iterdir()), measured)
+        again = self.tune("anew", "--no-measure", "--exact")
+        self.succeed(again)
+        self.assertIn("from an earlier tune", again.out)
+
+    def test_a_model_that_mixes_rows_keeps_its_microbatch(self):
+        """Its code shows nothing: the losses of two steps do."""
+        torch.manual_seed(0)
+        export(Mixed(), torch.rand(4, 6), self.path("rows.pt2"))
+        package = self.compile("rows.pt2", "rows.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(64, 6), "y": torch.rand(64, 3)}, self.path("rows.safetensors"))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
+               "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
+        notes, _ = self.notes("rows", package, job)
+        [stays] = [note for note in notes if note.startswith("the microbatch stays at 8 samples: ")]
+        self.assertRegex(stays, r"the loss of a step is [\d.]+ with it, and [\d.]+ with 4 \(--change-microbatch changes")
+        tuned = json.loads(self.path("rows/job.json").read_text())
+        self.assertEqual((tuned["microbatches"], tuned["minibatch_size"]), (2, 16))
+        notes, _ = self.notes("rows", package, job, "--change-microbatch", "--force")
+        self.assertFalse([note for note in notes if "stays" in note], notes)
+
+    def test_the_jobs_own_sizes_and_parameters_count(self):
+        """Modules are measured with sequences of the job's length, and frozen parameters have no gradients."""
+        def largest(**changes):
+            self.succeed(self.tune("sizes", "--no-measure", "--exact", "--force", **changes))
+            report = json.loads(self.path("sizes/report.json").read_text())
+            return max(report["candidates"][0]["peak_bytes"])
+        adam = {"optimizer": {"type": "adam", "lr": 0.01}}
+        plain = largest(**adam)
+        frozen = largest(**adam, freeze=["embedding.*", "position.*", "blocks.*"])
+        self.assertLess(frozen, 0.8 * plain)
+        self.assertEqual(largest(**adam), plain, "kept measurements of a job are its own")
+
+    def test_a_step_that_accumulates_minibatches(self):
+        self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
+        report = json.loads(self.path("accumulates/report.json").read_text())
+        self.assertIn("times are of one of the 3 minibatches that a step accumulates", report["notes"])
+        job = json.loads(self.path("accumulates/job.json").read_text())
+        self.assertEqual((job["accumulate"], job["minibatch_size"]), (3, 8))
 
 
 class Mixed(torch.nn.Module):

@@ -41,8 +41,8 @@ std::set<int64_t> Sizes(const TuneRequest& request, const std::string& batch, co
 TEST(TuneAllowed, SizesOfMicrobatches) {
   const TuneRequest request;
   EXPECT_EQ(SamplesOf(JobOf(4, 3)), 12);
-  EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3)), (std::set<int64_t>{2, 3, 4, 8, 12}));
-  EXPECT_EQ(Sizes(request, "s0", JobOf(32, 3)), (std::set<int64_t>{2, 3, 4, 8, 16, 32, 64}));
+  EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3)), (std::set<int64_t>{2, 3, 4, 6, 12}));
+  EXPECT_EQ(Sizes(request, "s0", JobOf(32, 3)), (std::set<int64_t>{2, 3, 4, 8, 16, 32, 48}));
   TuneRequest exact;
   exact.exact = true;
   EXPECT_EQ(Sizes(exact, "s0", JobOf(4, 3)), (std::set<int64_t>{3}));
@@ -90,7 +90,7 @@ TEST(TuneAllowed, ExactRefusesStepsThatOverlap) {
 
 TEST(TuneAllowed, TheOwnRunNeedsAPackage) {
   TuneRequest request;
-  request.package = "/no/package", request.output = "/no", request.ranks = 2;
+  request.package = "/no/package", request.scratch = "/no", request.ranks = 2;
   EXPECT_THROW(OwnRun(request, JobOf(2, 1), Model("s0")), Error);
 }
 

@@ -44,11 +44,18 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;
   for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
     EXPECT_FALSE(job.contains(gone)) << gone;
-  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, {0, 2}}), to)["recompute"]["stages"],
+  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, {{"stages", {0, 2}}}}),
+                      to)["recompute"]["stages"],
             Json({0, 2}));
-  const Json other = ParseJson(ChangedJob(from, to, {"plan.csv", 1, 1, {}, 2, "lists"}), to);
+  const Json other = ParseJson(ChangedJob(from, to, {"plan.csv", 1, 1, nullptr, 2, "lists"}), to);
   EXPECT_EQ(other["threads"], 2);
   EXPECT_EQ(other["body"], "lists");
+}
+
+TEST(ChangedJob, ErasesOutputs) {
+  Json job = {{"save", "a"}, {"metrics", "b"}, {"validation", {}}, {"steps", 4}};
+  EraseOutputs(job);
+  EXPECT_EQ(job, Json({{"steps", 4}}));
 }
 
 }  // namespace

@@ -97,7 +97,8 @@ struct Kept {
   std::vector<std::string> notes;
 
   Kept() {
-    request.package = TempPath("kept.pkg"), request.output = TempPath("out"), request.ranks = 1;
+    request.package = TempPath("kept.pkg"), request.output = request.scratch = TempPath("out");
+    request.ranks = 1;
     request.input = TempPath("rows.safetensors");
     request.quiet = true;
     std::filesystem::create_directories(request.output);
@@ -118,8 +119,8 @@ struct Kept {
         Profile profile = each.profile;
         profile.threads = threads;
         WriteKept(KeptFor(request, problem.manifest),
-                  KeptPrefix(request) + "profile-1-ranks-" + std::to_string(threads) + "-threads-" +
-                      std::to_string(profile.microbatch) + "-samples",
+                  KeptPrefix(request, job) + "profile-1-ranks-" + std::to_string(threads) +
+                      "-threads-" + std::to_string(profile.microbatch) + "-samples",
                   request.repeat,
                   {{"profile", ParseJson(WriteProfile(profile), "")}, {"others", 0}});
       }

@@ -21,10 +21,10 @@ void Write(const std::string& name, const std::string& text) {
 }
 
 Json KeyOf(const std::string& job, int ranks, const std::string& memory = "",
-           const TuneStart& start = {}) {
+           const TuneStart& start = {}, bool in_process = false, const std::string& plan = "") {
   Job read;
-  read.path = "job.json", read.text = job;
-  return TunedKey({TempPath("m.pkg"), ranks, start, memory}, read, Manifest());
+  read.path = "job.json", read.text = job, read.plan = plan;
+  return TunedKey({TempPath("m.pkg"), ranks, start, memory, in_process}, read, Manifest());
 }
 
 TEST(TunedResults, AreFoundByTheirKey) {
@@ -38,14 +38,24 @@ TEST(TunedResults, AreFoundByTheirKey) {
   CreateFolders(folder);
   for (const char* name : {"/job.json", "/conf.json"}) std::ofstream(folder + name) << "{}";
   EXPECT_FALSE(IsTuned(folder, key)) << "it is not complete";
-  WriteTunedKey(folder, key);
+  WriteTunedKey(folder, key, 0);
   EXPECT_TRUE(IsTuned(folder, key));
+  EXPECT_EQ(CutOffAfter(folder), 0);
+  WriteTunedKey(folder, key, 5);
+  EXPECT_TRUE(IsTuned(folder, key));
+  EXPECT_EQ(CutOffAfter(folder), 5);
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 4)), folder + " is for ranks 2, not 4");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 3})", 2, "1GB")),
             folder + " is for another job, and for memory \"\", not \"1GB\"");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {"a:1,b:1", ""})),
             folder + " is for hosts \"\", not \"a:1,b:1\"");
   EXPECT_FALSE(IsTuned(folder, KeyOf(R"({"threads": 2})", 2, "", {"", "mpirun --host a"})));
+  EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {}, true)),
+            folder + " is for kind of ranks \"processes\", not \"threads\"");
+  Write("own.csv", "0F0");
+  const Json of_plan = KeyOf(R"({"threads": 2})", 2, "", {}, false, TempPath("own.csv"));
+  Write("own.csv", "0F0,0B0");
+  EXPECT_NE(of_plan, KeyOf(R"({"threads": 2})", 2, "", {}, false, TempPath("own.csv")));
   Write("m.pkg/manifest.json", "{ }");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
 }
@@ -65,6 +75,7 @@ TEST(TunedResults, CheckpointsKnowTheirs) {
   EXPECT_EQ(renewed["steps"], 9);
   EXPECT_EQ(renewed["microbatches"], 2);
   EXPECT_EQ(renewed["minibatch_size"], 8);
+  EXPECT_FALSE(renewed.contains("recompute"));
   EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
   for (const char* file : {"result/plan.csv", "result/conf.json"}) {
     Write(file, "3");
@@ -72,6 +83,13 @@ TEST(TunedResults, CheckpointsKnowTheirs) {
               TempPath("result") + ": has changed since the checkpoints in " + checkpoints +
                   " were made with it\n  restore it, or resume without --tune");
     RecordTuned(checkpoints, TempPath("result"));
+  }
+  for (const Json& recompute : {Json(true), Json({{"modules", {0}}}), Json({{"stages", {1}}})}) {
+    Json with = ParseJson(job, "job");
+    with["recompute"] = recompute;
+    Write("result/job.json", with.dump());
+    EXPECT_EQ(ReadJson(RenewTunedJob(TempPath("result"), TempPath("given.json")))["recompute"],
+              recompute);
   }
   std::filesystem::remove(TempPath("result/job.json"));
   EXPECT_NE(ErrorOf([&] { RecordedTuned(checkpoints); }).find("is missing"), std::string::npos);

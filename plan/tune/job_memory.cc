@@ -1,0 +1,20 @@
+#include "plan/tune/job_memory.h"
+
+#include "plan/placement/kept_bytes.h"
+
+namespace pipewright {
+
+void CountOptimizer(const Job& job, TuneProblem& problem) {
+  const int modules = static_cast<int>(problem.manifest.modules.size());
+  const Conf conf = GroupModules(modules, modules);  // module m on rank m
+  for (TuneProfile& each : problem.profiles)
+    for (ProfileNode& node : each.profile.nodes) {
+      const KeptBytes kept = KeptBytesOf(problem.manifest, conf, {}, node.module, &job);
+      const auto state = static_cast<double>(kept.optimizer);
+      node.trained = static_cast<double>(kept.gradients);
+      node.buffers += state;
+      node.peak += state;  // which includes parameters and buffers
+    }
+}
+
+}  // namespace pipewright

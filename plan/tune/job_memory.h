@@ -1,0 +1,14 @@
+// The memory that a job keeps for the parameters it trains.
+#pragma once
+#include "formats/job.h"
+#include "plan/tune/problem.h"
+
+namespace pipewright {
+
+// Sets in all profiles of `problem`, which are of the package as it is, the bytes of gradients to
+// those of the job, and adds the bytes of its optimizer to the modules: frozen parameters have
+// neither, state on disk takes no memory, and 16-bit parameters may have 32-bit copies. The
+// manifest of `problem` says what is frozen.
+void CountOptimizer(const Job& job, TuneProblem& problem);
+
+}  // namespace pipewright

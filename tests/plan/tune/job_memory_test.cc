@@ -1,0 +1,65 @@
+// The memory of gradients and optimizer state in profiles.
+#include "plan/tune/job_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace pipewright {
+namespace {
+
+WeightInfo Weight(const std::string& name, const std::string& dtype, bool trained) {
+  WeightInfo info;
+  info.name = name, info.dtype = dtype, info.shape = {5, 2};
+  info.requires_grad = trained;
+  return info;
+}
+
+// Two modules: 40 trained and 40 frozen bytes, and 20 bytes in 16 bits.
+TuneProblem Problem() {
+  TuneProblem problem;
+  problem.manifest.modules.resize(2);
+  problem.manifest.modules[0].held = {Weight("a", "float32", true), Weight("b", "float32", false)};
+  problem.manifest.modules[1].held = {Weight("c", "bfloat16", true)};
+  problem.profiles.resize(1);
+  for (int m : {0, 1}) {
+    ProfileNode node;
+    node.module = m;
+    node.parameters = node.trained = m == 0 ? 80 : 20;  // as the package is
+    node.peak = 1000;
+    problem.profiles[0].profile.nodes.push_back(node);
+  }
+  return problem;
+}
+
+void Expect(const TuneProblem& problem, int module, double trained, double state) {
+  const ProfileNode& node = problem.profiles[0].profile.nodes[static_cast<size_t>(module)];
+  EXPECT_EQ(node.trained, trained);
+  EXPECT_EQ(node.buffers, state);
+  EXPECT_EQ(node.peak, 1000 + state);
+  EXPECT_EQ(node.parameters, module == 0 ? 80 : 20);
+}
+
+TEST(TuneJobMemory, FrozenParametersHaveNone) {
+  TuneProblem problem = Problem();
+  Job job;
+  job.optimizer.kind = OptimizerJob::kAdamW;
+  CountOptimizer(job, problem);
+  Expect(problem, 0, 40, 80);
+  Expect(problem, 1, 20, 40);
+}
+
+TEST(TuneJobMemory, CopiesOf16BitParametersAndStateOnDisk) {
+  TuneProblem problem = Problem();
+  Job job;
+  job.optimizer.kind = OptimizerJob::kAdamW;
+  job.optimizer.master_weights = true;
+  CountOptimizer(job, problem);
+  Expect(problem, 0, 40, 80);
+  Expect(problem, 1, 40, 80 + 40);
+  problem = Problem();
+  job.optimizer.state_on_disk = true;
+  CountOptimizer(job, problem);
+  Expect(problem, 0, 40, 0);
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,128 @@
+#include "tune/mixed_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <regex>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/text.h"
+#include "formats/conf.h"
+#include "plan/schedules/table.h"
+#include "tune/allowed.h"
+#include "tune/changed_job.h"
+#include "tune/kept.h"
+#include "tune/profiles.h"
+#include "tune/runs.h"
+#include "tune/temporary_file.h"
+
+namespace pipewright {
+
+namespace {
+
+// Returns the size next to the job's own: a smaller one if there is any, as it takes less memory.
+int64_t OtherSize(const std::set<int64_t>& sizes, int64_t own) {
+  const auto at = sizes.find(own);
+  return at != sizes.begin() ? *std::prev(at) : *std::next(at);
+}
+
+struct Code {
+  bool draws = false;   // random numbers
+  bool narrow = false;  // 16-bit numbers
+};
+
+Code CodeOf(const TuneRequest& request, const Manifest& manifest) {
+  static const std::regex random(
+      R"(pipewright\.(\w*dropout|generator|scaled_dot_product_attention)\()");
+  Code found;
+  for (const ModuleInfo& module : manifest.modules) {
+    const std::string code = ReadFile(request.package + "/" + module.code);
+    found.draws |= std::regex_search(code, random);
+    found.narrow |= code.find("autocast_enter") != std::string::npos;
+    for (const WeightInfo& weight : module.held)
+      if (const Dtype* dtype = FindDtype(weight.dtype)) found.narrow |= dtype->bits == 16;
+  }
+  return found;
+}
+
+// Returns the loss of a step with microbatches of this size; none if the budget is over.
+std::optional<double> LossWith(const TuneRequest& request, const Job& job, int64_t size,
+                               int modules, const TuneBudget& budget) {
+  const TemporaryFile job_file = {request.scratch + "/rows_job.json"},
+                      conf_file = {request.scratch + "/rows_conf.json"},
+                      metrics = {request.scratch + "/rows_metrics.jsonl"};
+  const int64_t samples = SamplesOf(job);
+  const int count = size == job.microbatch_size ? job.microbatches
+                                                : static_cast<int>((samples + size - 1) / size);
+  Json text =
+      ParseJson(ChangedJob(job.path, job_file.path, {kDefaultSchedule, count, samples}), job.path);
+  EraseOutputs(text);
+  WriteFile(job_file.path, FormatJson(text));
+  WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
+  return LossOfStep({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
+                     1, request.start},
+                    metrics.path, budget);
+}
+
+}  // namespace
+
+bool LossesDiffer(double loss, double other, bool narrow) {
+  if (std::isnan(loss) || std::isnan(other)) return std::isnan(loss) != std::isnan(other);
+  if (std::isinf(loss) || std::isinf(other)) return loss != other;
+  const double share = narrow ? 0.02 : 1e-4;
+  return std::abs(loss - other) > share * std::max(std::abs(loss), std::abs(other)) + 1e-6;
+}
+
+std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
+                       const std::set<int64_t>& sizes, const TuneBudget& budget,
+                       std::vector<std::string>& notes) {
+  const std::string unknown =
+      "it was not checked whether results depend on the size of microbatches: ";
+  const Code code = CodeOf(request, manifest);
+  if (code.draws) {
+    notes.push_back(unknown + "forward draws random numbers, which depend on it");
+    return "";
+  }
+  if (const std::string why = WhyNoData(job); !why.empty()) {
+    notes.push_back(unknown + why);
+    return "";
+  }
+  const int64_t own = job.microbatch_size, other = OtherSize(sizes, own);
+  const KeptMeasurements kept = KeptFor(request, manifest);
+  const std::string name = KeptPrefix(request, job) + "rows-" +
+                           HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump()) +
+                           "-" + std::to_string(own) + "-" + std::to_string(other) + "-samples";
+  std::optional<Json> losses = ReadKept(kept, name, 1);
+  try {
+    if (!losses && !budget.IsOver()) {
+      Say(request, "one step with microbatches of " + Counted(own, "sample") + ", and one with " +
+                       std::to_string(other));
+      const int modules = static_cast<int>(manifest.modules.size());
+      const std::optional<double> first = LossWith(request, job, own, modules, budget),
+                                  second = LossWith(request, job, other, modules, budget);
+      if (first && second) {
+        losses = Json{{"own", *first}, {"other", *second}};
+        WriteKept(kept, name, 1, *losses);
+      }
+    }
+  } catch (const std::exception& error) {
+    notes.push_back(unknown + "a step on one rank failed: " + error.what());
+    return "";
+  }
+  if (!losses) {
+    notes.push_back(budget.Ended() +
+                    " ended tune before it was checked whether results depend on the size of "
+                    "microbatches");
+    return "";
+  }
+  const auto own_loss = losses->at("own").get<double>(), loss = losses->at("other").get<double>();
+  if (!LossesDiffer(own_loss, loss, code.narrow)) return "";
+  char text[200];
+  std::snprintf(text, sizeof text, "the loss of a step is %.6g with it, and %.6g with %lld",
+                own_loss, loss, static_cast<long long>(other));
+  return text;
+}
+
+}  // namespace pipewright

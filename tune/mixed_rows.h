@@ -1,0 +1,29 @@
+// Whether the results of a model depend on the size of its microbatches, because its forward
+// combines samples of a microbatch in a way that its code does not show.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+#include "formats/manifest.h"
+#include "tune/budget.h"
+#include "tune/request.h"
+
+namespace pipewright {
+
+// Trains one step on one rank with the job's own microbatches, and one with microbatches of another
+// of `sizes`, or takes the losses of an earlier tune. Returns why the size must stay if the losses
+// differ by more than rounding; "" if they do not. If that is not known, returns "" and notes why:
+// the budget is over, the data is not here, a step on one rank fails, or the forward draws random
+// numbers.
+std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
+                       const std::set<int64_t>& sizes, const TuneBudget& budget,
+                       std::vector<std::string>& notes);
+
+// Returns true if the losses of two runs differ by more than rounding. `narrow`: some of the model
+// is computed with 16-bit numbers.
+bool LossesDiffer(double loss, double other, bool narrow);
+
+}  // namespace pipewright
