@@ -120,6 +120,9 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
                  {"peak_bytes", c.peak_bytes},
                  {"module_to_stage", c.conf.module_to_stage},
                  {"stage_to_ranks", c.conf.stage_to_ranks}};
+    if (!outcome.limits.empty())
+      json["limit_bytes"] =
+          std::vector<double>(outcome.limits.begin(), outcome.limits.begin() + c.ranks);
     if (row.tensor_bytes > 0) json["measured_peak_bytes"] = row.tensor_bytes;
     if (!c.body.empty()) json["body"] = c.body;
     if (!c.conf.offloaded_stages.empty()) json["offloaded_stages"] = c.conf.offloaded_stages;
@@ -135,7 +138,8 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
   report["orders_too_long_to_search"] = outcome.found.too_long;
   report["would_help"] = Json::array();
   for (const TuneHelp& help : outcome.help)
-    report["would_help"].push_back({{"change", help.change}, {"predicted", help.step}});
+    report["would_help"].push_back(
+        {{"change", help.change}, {"predicted", help.step}, {"estimated", estimated}});
   report["notes"] = outcome.notes;
   return report;
 }

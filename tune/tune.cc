@@ -258,10 +258,14 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 }
 
 // Limits the candidates of training, and returns the sizes of microbatches that they may have.
+// Notes what that means.
 std::set<int64_t> LimitTraining(const TuneRequest& request,
                                 const std::vector<WrittenBuffer>& written, const Job& job,
                                 const TuneBudget& budget, TuneProblem& problem,
                                 std::vector<std::string>& notes) {
+  if (job.accumulate > 1)
+    notes.push_back("times are of one of the " + std::to_string(job.accumulate) +
+                    " minibatches that a step accumulates");
   LimitCandidates(request, written, job, problem, notes);
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;
@@ -291,6 +295,15 @@ bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfil
   return complete;
 }
 
+// Returns the limit of each rank in bytes; empty if none has one.
+std::vector<double> LimitsOf(const TuneProblem& problem, int ranks) {
+  std::vector<double> limits;
+  for (int rank = 0; rank < ranks; ++rank) limits.push_back(RankLimit(problem, rank));
+  const bool any =
+      std::any_of(limits.begin(), limits.end(), [](double limit) { return limit < kNoLimit; });
+  return any ? limits : std::vector<double>();
+}
+
 }  // namespace
 
 TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written) {
@@ -307,9 +320,6 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   if (!job.device.empty() && job.device != "cpu")
     throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
                 "leave it out to tune for CPUs");
-  if (job.accumulate > 1)
-    outcome.notes.push_back("times are of one of the " + std::to_string(job.accumulate) +
-                            " minibatches that a step accumulates");
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
   read.push_back(job.path);
@@ -359,6 +369,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
   outcome.help = WhatHelps(problem, winner);
+  outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();
   outcome.cut_off = std::any_of(

@@ -194,6 +194,7 @@ class Tune(Case):
         report = json.loads(self.path("small/report.json").read_text())
         for candidate in report["candidates"]:
             self.assertLessEqual(max(candidate["peak_bytes"]), least)
+            self.assertEqual(candidate["limit_bytes"], [least] * candidate["ranks"])
 
     def test_a_candidate_over_the_limit_is_dropped(self):
         """Profiles that say too little are found out when candidates run."""
