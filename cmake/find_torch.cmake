@@ -1,4 +1,4 @@
-# Sets TORCH_LIBRARIES to LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
+# Sets TORCH_LIBRARIES and TORCH_INCLUDE_DIRS to those of LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
 #
 # LibTorch's own CMake package requires a CUDA toolkit for a CUDA build. Nothing here compiles
 # against CUDA, so the libraries of such a build are linked directly.
@@ -26,8 +26,8 @@ if(TORCH_ROOT AND EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   endif()
   message(STATUS "Found LibTorch ${Torch_VERSION}, a CUDA build: ${TORCH_ROOT}")
   add_library(torch INTERFACE IMPORTED)
-  target_include_directories(
-    torch INTERFACE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+  set(TORCH_INCLUDE_DIRS ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+  target_include_directories(torch INTERFACE ${TORCH_INCLUDE_DIRS})
   # libtorch.so exports nothing itself, but loads the CUDA kernels.
   target_link_libraries(torch INTERFACE
     -Wl,--no-as-needed ${TORCH_ROOT}/lib/libtorch.so -Wl,--as-needed
