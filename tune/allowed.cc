@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
-#include "formats/data/open.h"
 #include "plan/run/run_plan.h"
 #include "tune/input_job.h"
 #include "tune/own_run.h"
@@ -55,28 +54,6 @@ std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& 
   return "";
 }
 
-// Returns true if every step of an epoch of the data has all its minibatches in that epoch.
-bool StepsFillEpochs(const Job& job, const DataJob& data) {
-  const int64_t minibatches = OpenSource(data)->samples() / SamplesOf(job);
-  return minibatches > 0 && minibatches % job.accumulate == 0;
-}
-
-// Returns why the minibatches of a step stay as they are, or "" if they may be one.
-std::string WhyNotFolded(const TuneRequest& request, const Job& job) {
-  if (request.exact) return "--exact keeps the results bitwise identical";
-  if (job.partial) return "with \"partial\", the last step of an epoch depends on them";
-  if (!job.plan.empty() || !job.costs.empty()) return "the job has a plan or costs for them";
-  if (job.validation.steps > 0) return "\"validation\" counts them";
-  try {
-    if (!StepsFillEpochs(job, job.data)) return "steps do not end with the epochs of the data";
-    if (job.validation.every > 0 && !StepsFillEpochs(job, job.validation.data))
-      return "the data for validation does not fill as many";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 // Returns the order of the stages in the job's own run.
 StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
   const std::optional<StageOrder> order = OrderOfStages(OwnRun(request, job, manifest).plan);
@@ -97,15 +74,6 @@ bool IsUsual(const StageOrder& order) {
 
 int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
-}
-
-bool MayFold(const TuneRequest& request, const Job& job, std::vector<std::string>& notes) {
-  if (job.accumulate == 1) return false;
-  const std::string why = WhyNotFolded(request, job);
-  if (!why.empty())
-    notes.push_back("a step accumulates " + std::to_string(job.accumulate) +
-                    " minibatches as before, and times are those of one: " + why);
-  return why.empty();
 }
 
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest, const ValueInfo& input) {

@@ -16,10 +16,6 @@ namespace pipewright {
 // Returns the samples of a minibatch.
 int64_t SamplesOf(const Job& job);
 
-// Returns true if the minibatches that a step accumulates may be one with as many samples. Notes
-// why not, if there are several: the same samples must make a step.
-bool MayFold(const TuneRequest& request, const Job& job, std::vector<std::string>& notes);
-
 // Returns the sizes of microbatches to choose from: the job's, and those of SizesOfRows. Adds a
 // note if only the job's is allowed.
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,

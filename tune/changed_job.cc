@@ -30,8 +30,9 @@ void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
     for (auto& [name, files] : data["arrays"].items()) move_all(files);
 }
 
-// Returns the job file `from` with paths for `to`.
-Json MovedJob(const std::string& from, const std::string& to) {
+}  // namespace
+
+std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes) {
   Json job = ReadJson(from);
   const fs::path folder = fs::path(from).parent_path(), target = fs::path(to).parent_path();
   MoveDataPaths(job["data"], folder, target);
@@ -42,13 +43,6 @@ Json MovedJob(const std::string& from, const std::string& to) {
     if (job.contains(section) && job[section].contains(key))
       MovePath(job[section][key], folder, target);
   if (job.contains("validation")) MoveDataPaths(job["validation"]["data"], folder, target);
-  return job;
-}
-
-}  // namespace
-
-std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes) {
-  Json job = MovedJob(from, to);
   for (const char* key : {"plan", "costs", "memory", "microbatch_size", "recompute"})
     job.erase(key);
   job["schedule"] = changes.schedule;
@@ -57,16 +51,7 @@ std::string ChangedJob(const std::string& from, const std::string& to, const Job
   if (!changes.recompute.is_null()) job["recompute"] = changes.recompute;
   if (changes.threads > 0) job["threads"] = changes.threads;
   if (!changes.body.empty()) job["body"] = changes.body;
-  if (changes.one_minibatch) job.erase("accumulate");
   return FormatJson(job);
-}
-
-std::string FoldedJob(const Job& job, const std::string& to) {
-  Json text = MovedJob(job.path, to);
-  text.erase("accumulate");
-  text["microbatches"] = job.accumulate * job.microbatches;
-  if (job.minibatch_size > 0) text["minibatch_size"] = job.accumulate * job.minibatch_size;
-  return FormatJson(text);
 }
 
 void EraseOutputs(Json& job) {

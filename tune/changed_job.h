@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/json.h"
-#include "formats/job.h"
 
 namespace pipewright {
 
@@ -18,13 +17,8 @@ struct JobChanges {
   Json recompute = nullptr;         // as in a job; null: nothing
   int threads = 0;                  // per rank; 0: as in the job
   std::string body = "";            // of modules; empty: as in the job
-  bool one_minibatch = false;       // a step accumulates no others; else as in the job
 };
 std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes);
-
-// Returns the text of a job for the path `to` whose steps are one minibatch with the samples of all
-// those that a step of `job` accumulates. `job` must name neither a plan nor costs.
-std::string FoldedJob(const Job& job, const std::string& to);
 
 // Removes what says which files a job's run writes, and its validation: a run to measure has none.
 void EraseOutputs(Json& job);

@@ -22,8 +22,7 @@
 
 namespace pipewright {
 
-std::string JobText(const Job& changed, const TuneRow& row, const std::string& path) {
-  const Job& job = row.given ? *row.given : changed;
+std::string JobText(const Job& job, const TuneRow& row, const std::string& path) {
   const TuneCandidate& candidate = row.candidate;
   JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job)};
   if (row.own_recompute)
@@ -41,8 +40,7 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   std::vector<TuneRow> variants;
   TuneRow other;
   other.candidate = best.candidate;
-  other.in_process = best.in_process, other.own_recompute = best.own_recompute,
-  other.given = best.given;
+  other.in_process = best.in_process, other.own_recompute = best.own_recompute;
   other.variant = true;
   if (best.candidate.ranks > 1 && !request.in_process && !request.processes &&
       !request.start.given()) {

@@ -1,7 +1,6 @@
 // Runs candidates, and what was measured of them.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,6 @@ struct TuneRow {
   TuneCandidate candidate;
   bool as_given = false;      // the job as it is
   bool in_process = false;    // ranks are threads of one process
-  // The job as it is, if it accumulates minibatches and other candidates do not.
-  std::shared_ptr<const Job> given;
   bool own_recompute = false;  // recomputes as the job says, also parts of stages
   bool variant = false;       // runs otherwise than the model of costs can tell
   double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run

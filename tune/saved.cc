@@ -106,7 +106,6 @@ static Json ChoicesIn(const std::string& folder) {
   for (const char* key :
        {"schedule", "microbatches", "minibatch_size", "recompute", "threads", "body"})
     choices[key] = job.value(key, Json());
-  if (job.contains("accumulate")) choices["accumulate"] = job["accumulate"];
   return choices;
 }
 
@@ -114,7 +113,6 @@ std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   const Json choices = ChoicesIn(folder);
   JobChanges changes = {choices["schedule"], choices["microbatches"], choices["minibatch_size"]};
   changes.recompute = choices["recompute"];
-  changes.one_minibatch = !choices.contains("accumulate");
   if (choices["threads"].is_number()) changes.threads = choices["threads"];
   if (choices["body"].is_string()) changes.body = choices["body"];
   const std::string text = ChangedJob(path, folder + "/job.json", changes),

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -69,20 +68,9 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   return problem;
 }
 
-// Returns the time in which the busiest rank runs the optimizer, in seconds.
-double UpdateTime(const Conf& conf, const Costs& costs) {
-  std::map<int, double> time;  // microseconds, by rank
-  double longest = 0;
-  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
-    for (int rank : conf.stage_to_ranks[s])
-      longest = std::max(longest, time[rank] += costs.stages[s].step);
-  return 1e-6 * longest;
-}
-
 // Returns the job as it is as a candidate; none, with a note, if its steps cannot be predicted.
-// `folded`: candidates have one minibatch instead of those that a step of the job accumulates.
-std::optional<TuneRow> AsGiven(const Job& job, bool folded, const RunPlan& run,
-                               const TuneProblem& problem, std::vector<std::string>& notes) {
+std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TuneProblem& problem,
+                               std::vector<std::string>& notes) {
   const auto profile =
       std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& each) {
         return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
@@ -112,12 +100,6 @@ std::optional<TuneRow> AsGiven(const Job& job, bool folded, const RunPlan& run,
   if (const ScheduleKind* kind = FindSchedule(job.schedule);
       !job.plan.empty() || (kind && kind->searched))
     row.candidate.plan = run.plan;
-  if (folded) {
-    row.given = std::make_shared<const Job>(job);
-    const double update = UpdateTime(run.conf, costs);
-    for (double* time : {&row.candidate.step, &row.candidate.busy})
-      *time = job.accumulate * (*time - update) + update;
-  }
   return row;
 }
 
@@ -275,32 +257,15 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   return job;
 }
 
-// Returns the files that the output must not replace.
-std::vector<std::string> FilesRead(const TuneRequest& request, const Job& job,
-                                   const Manifest& manifest) {
-  std::vector<std::string> read = PackageFiles(request.package, manifest);
-  read.push_back(job.path);
-  if (!job.plan.empty()) read.push_back(job.plan);
-  return read;
-}
-
-// Returns the job with one minibatch in a step.
-Job ReadFolded(const TuneRequest& request, const Job& given, std::vector<std::string>& notes) {
-  const std::string path = request.scratch + "/job.json";
-  WriteFile(path, FoldedJob(given, path));
-  notes.push_back("a step of the candidates has one minibatch instead of the " +
-                  std::to_string(given.accumulate) +
-                  " that the job accumulates, with as many "
-                  "samples");
-  return ReadJob(path);
-}
-
 // Limits the candidates of training, and returns the sizes of microbatches that they may have.
 // Notes what that means.
 std::set<int64_t> LimitTraining(const TuneRequest& request,
                                 const std::vector<WrittenBuffer>& written, const Job& job,
                                 const TuneBudget& budget, TuneProblem& problem,
                                 std::vector<std::string>& notes) {
+  if (job.accumulate > 1)
+    notes.push_back("times are of one of the " + std::to_string(job.accumulate) +
+                    " minibatches that a step accumulates");
   LimitCandidates(request, written, job, problem, notes);
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;
@@ -330,14 +295,6 @@ bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfil
   return complete;
 }
 
-// Returns what would help a row, with the times of its steps.
-std::vector<TuneHelp> HelpFor(const TuneProblem& problem, const TuneRow& row) {
-  std::vector<TuneHelp> help = WhatHelps(problem, row.candidate);
-  if (row.given)
-    for (TuneHelp& each : help) each.step *= row.given->accumulate;
-  return help;
-}
-
 // Returns the limit of each rank in bytes; empty if none has one.
 std::vector<double> LimitsOf(const TuneProblem& problem, int ranks) {
   std::vector<double> limits;
@@ -358,15 +315,15 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
-  const Job given = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
-                                     : ReadJob(request.job);
-  const bool folded = MayFold(request, given, outcome.notes);
-  const Job job = folded ? ReadFolded(request, given, outcome.notes) : given;
+  const Job job = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
+                                   : ReadJob(request.job);
   if (!job.device.empty() && job.device != "cpu")
     throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
                 "leave it out to tune for CPUs");
   TuneProblem problem = ProblemOf(request, job);
-  const std::vector<std::string> read = FilesRead(request, given, problem.manifest);
+  std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
+  read.push_back(job.path);
+  if (!job.plan.empty()) read.push_back(job.plan);
   OutputTexts files = {{"conf.json", ""}, {kPage, ""}};
   if (!request.infers()) files["job.json"] = files[kTunePlan] = "";
   CheckMpirun(request);
@@ -378,12 +335,11 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   } else {
     sizes = LimitTraining(request, written, job, budget, problem, outcome.notes);
   }
-  const RunPlan own = OwnRun(request, given, problem.manifest);
+  const RunPlan own = OwnRun(request, job, problem.manifest);
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
-  outcome.rows =
-      RowsOf(request, AsGiven(given, folded, own, problem, outcome.notes), problem, outcome);
+  outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
   OrderRows(request, outcome.rows);
   if (!request.machines.empty())
@@ -412,7 +368,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     files["job.json"] = JobText(job, outcome.rows.front(), request.output + "/job.json");
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
-  outcome.help = HelpFor(problem, outcome.rows.front());
+  outcome.help = WhatHelps(problem, winner);
   outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();

@@ -52,9 +52,8 @@ void CheckChanges(const RunOptions& options) {
 
 // A run that resumes must do what its checkpoints were made with.
 void CheckSameRun(const std::string& folder, const RunOptions& options) {
-  const auto samples = [](const Job& job) { return job.accumulate * SamplesOf(job); };
-  const int64_t now = samples(ReadJob(options.job)),
-                before = samples(ReadJob(folder + "/job.json"));
+  const int64_t now = SamplesOf(ReadJob(options.job)),
+                before = SamplesOf(ReadJob(folder + "/job.json"));
   if (now != before)
     throw Error(options.job,
                 "a step has " + std::to_string(now) + " samples, and had " +

@@ -513,42 +513,11 @@ class Tune(Case):
         self.assertEqual(largest(**adam), plain, "kept measurements of a job are its own")
 
     def test_a_step_that_accumulates_minibatches(self):
-        """A step has one minibatch instead, if epochs end where steps do. The weights are the same, but for rounding."""
-        torch.manual_seed(0)
-        batch = {0: torch.export.Dim("batch", min=1, max=4096)}
-        torch.export.save(torch.export.export(Loss(), (torch.rand(2, 6), torch.rand(2, 3)), strict=False,
-                                              dynamic_shapes=(batch, batch)), self.path("sums.pt2"))
-        package = self.compile("sums.pt2", "sums.pkg", "--ranks", "2")
-        job = {"data": {"tensors": "sums.safetensors", "inputs": {"x": "x", "y": "y"}}, "loss": {"output": 0},
-               "optimizer": SGD, "microbatches": 2, "microbatch_size": 2, "accumulate": 3, "schedule": "gpipe", "steps": 5,
-               "save": "sums_trained.safetensors"}
-
-        def train(path, *options):
-            self.succeed(run_ranks(2, "train", package, path, *options, mpi=False))
-            return load_file(self.path("sums_trained.safetensors"))
-        for rows, folded in ((24, True), (28, False)):
-            with self.subTest(rows):
-                save_file({"x": torch.rand(rows, 6), "y": torch.rand(rows, 3)}, self.path("sums.safetensors"))
-                path = self.write_job(job)
-                done = pipewright("tune", package, path, "--ranks", 2, "-o", self.path("sums"), "--repeat", 1, "--rounds", 1,
-                                  "--in-process", "--force")
-                self.succeed(done)
-                report = json.loads(self.path("sums/report.json").read_text())
-                found = [note for note in report["notes"] if "has one minibatch instead of the 3" in note]
-                kept = [note for note in report["notes"] if note.startswith("a step accumulates 3 minibatches as before")]
-                self.assertEqual((len(found), len(kept)), (1, 0) if folded else (0, 1), report["notes"])
-                for candidate in report["candidates"]:
-                    if not candidate["as_given"]:
-                        self.assertEqual(candidate["microbatches"], 6 if folded else 2)
-                best = report["candidates"][0]
-                tuned = json.loads(self.path("sums/job.json").read_text())
-                self.assertEqual(tuned["minibatch_size"] * tuned.get("accumulate", 1), 12)
-                conf = self.path("sums/conf.json")
-                ranks = best["ranks"]
-                given = train(path)
-                self.succeed(run_ranks(ranks, "train", package, self.path("sums/job.json"), "--conf", conf, mpi=False))
-                for name, weight in load_file(self.path("sums_trained.safetensors")).items():
-                    torch.testing.assert_close(weight, given[name], rtol=1e-5, atol=1e-7, msg=name)
+        self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
+        report = json.loads(self.path("accumulates/report.json").read_text())
+        self.assertIn("times are of one of the 3 minibatches that a step accumulates", report["notes"])
+        job = json.loads(self.path("accumulates/job.json").read_text())
+        self.assertEqual((job["accumulate"], job["minibatch_size"]), (3, 8))
 
 
 class Mixed(torch.nn.Module):

@@ -58,29 +58,5 @@ TEST(ChangedJob, ErasesOutputs) {
   EXPECT_EQ(job, Json({{"steps", 4}}));
 }
 
-TEST(ChangedJob, FoldsMinibatches) {
-  Job job;
-  job.path = File("jobs/accumulates.json",
-                  R"({"data": {"tokens": "a.bin"}, "schedule": "gpipe", "microbatches": 2,
-                      "microbatch_size": 4, "accumulate": 3, "recompute": {"stages": [0]}})");
-  job.microbatches = 2, job.accumulate = 3;
-  const std::string to = TempPath("jobs/tuned/folded.json");
-  Json folded = ParseJson(FoldedJob(job, to), to);
-  EXPECT_EQ(folded["data"]["tokens"], "../a.bin");
-  EXPECT_FALSE(folded.contains("accumulate"));
-  EXPECT_FALSE(folded.contains("minibatch_size"));
-  EXPECT_EQ(folded["microbatches"], 6);
-  EXPECT_EQ(folded["microbatch_size"], 4);
-  EXPECT_EQ(folded["schedule"], "gpipe");
-  EXPECT_EQ(folded["recompute"], Json({{"stages", {0}}}));
-  job.minibatch_size = 7;
-  folded = ParseJson(FoldedJob(job, to), to);
-  EXPECT_EQ(folded["minibatch_size"], 21);
-  JobChanges changes = {"1f1b", 6, 24};
-  EXPECT_EQ(ParseJson(ChangedJob(job.path, to, changes), to)["accumulate"], 3);
-  changes.one_minibatch = true;
-  EXPECT_FALSE(ParseJson(ChangedJob(job.path, to, changes), to).contains("accumulate"));
-}
-
 }  // namespace
 }  // namespace pipewright
