@@ -1,4 +1,5 @@
-# Sets TORCH_LIBRARIES and TORCH_INCLUDE_DIRS to those of LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
+# Sets TORCH_LIBRARIES and TORCH_INCLUDE_DIRS to those of LibTorch 2.11 or later in
+# CMAKE_PREFIX_PATH or Torch_DIR.
 #
 # LibTorch's own CMake package requires a CUDA toolkit for a CUDA build. Nothing here compiles
 # against CUDA, so the libraries of such a build are linked directly.

@@ -47,7 +47,7 @@ Code CodeOf(const TuneRequest& request, const Manifest& manifest) {
   return found;
 }
 
-// Returns the loss of a step with microbatches of this size; none if the budget is over.
+// Returns the loss of the second step with microbatches of this size; none if the budget is over.
 std::optional<double> LossWith(const TuneRequest& request, const Job& job, int64_t size,
                                int modules, const TuneBudget& budget) {
   const TemporaryFile job_file = {request.scratch + "/rows_job.json"},
@@ -61,9 +61,9 @@ std::optional<double> LossWith(const TuneRequest& request, const Job& job, int64
   EraseOutputs(text);
   WriteFile(job_file.path, FormatJson(text));
   WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
-  return LossOfStep({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
-                     1, request.start},
-                    metrics.path, budget);
+  return LossOfSecondStep({request.package, job_file.path, conf_file.path, 1,
+                           RunsInProcess(request, 1), 1, request.start},
+                          metrics.path, budget);
 }
 
 }  // namespace
@@ -78,8 +78,7 @@ bool LossesDiffer(double loss, double other, bool narrow) {
 std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
                        const std::set<int64_t>& sizes, const TuneBudget& budget,
                        std::vector<std::string>& notes) {
-  const std::string unknown =
-      "it was not checked whether results depend on the size of microbatches: ";
+  const std::string unknown = "whether results depend on the microbatch size was not checked: ";
   const Code code = CodeOf(request, manifest);
   if (code.draws) {
     notes.push_back(unknown + "forward draws random numbers, which depend on it");
@@ -91,13 +90,13 @@ std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifes
   }
   const int64_t own = job.microbatch_size, other = OtherSize(sizes, own);
   const KeptMeasurements kept = KeptFor(request, manifest);
-  const std::string name = KeptPrefix(request, job) + "rows-" +
+  const std::string name = KeptPrefix(request, job) + "mixed-rows-" +
                            HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump()) +
                            "-" + std::to_string(own) + "-" + std::to_string(other) + "-samples";
   std::optional<Json> losses = ReadKept(kept, name, 1);
   try {
     if (!losses && !budget.IsOver()) {
-      Say(request, "one step with microbatches of " + Counted(own, "sample") + ", and one with " +
+      Say(request, "two steps with microbatches of " + Counted(own, "sample") + ", and two with " +
                        std::to_string(other));
       const int modules = static_cast<int>(manifest.modules.size());
       const std::optional<double> first = LossWith(request, job, own, modules, budget),
@@ -108,20 +107,24 @@ std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifes
       }
     }
   } catch (const std::exception& error) {
-    notes.push_back(unknown + "a step on one rank failed: " + error.what());
+    notes.push_back(unknown + "two steps on one rank failed: " + error.what());
     return "";
   }
   if (!losses) {
     notes.push_back(budget.Ended() +
-                    " ended tune before it was checked whether results depend on the size of "
-                    "microbatches");
+                    " ended tune before it checked whether results depend on the microbatch size");
     return "";
   }
-  const auto own_loss = losses->at("own").get<double>(), loss = losses->at("other").get<double>();
+  const auto number = [&](const char* key) {
+    const Json& kept = losses->at(key);
+    return kept.is_null() ? std::nan("") : kept.get<double>();  // JSON has no NaN
+  };
+  const double own_loss = number("own"), loss = number("other");
   if (!LossesDiffer(own_loss, loss, code.narrow)) return "";
   char text[200];
-  std::snprintf(text, sizeof text, "the loss of a step is %.6g with it, and %.6g with %lld",
-                own_loss, loss, static_cast<long long>(other));
+  std::snprintf(text, sizeof text,
+                "the loss of the second step is %.6g with it, and %.6g with %lld", own_loss, loss,
+                static_cast<long long>(other));
   return text;
 }
 

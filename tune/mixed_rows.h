@@ -13,11 +13,11 @@
 
 namespace pipewright {
 
-// Trains one step on one rank with the job's own microbatches, and one with microbatches of another
-// of `sizes`, or takes the losses of an earlier tune. Returns why the size must stay if the losses
-// differ by more than rounding; "" if they do not. If that is not known, returns "" and notes why:
-// the budget is over, the data is not here, a step on one rank fails, or the forward draws random
-// numbers.
+// Trains two steps on one rank with the job's own microbatches, and two with microbatches of
+// another of `sizes`, or takes the losses of an earlier tune. (If weights start at zero, only the
+// second step tells.) Returns why the size must stay if the losses differ by more than rounding; ""
+// if they do not. If that is not known, returns "" and notes why: the budget is over, the data is
+// not here, a run on one rank fails, or the forward draws random numbers.
 std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
                        const std::set<int64_t>& sizes, const TuneBudget& budget,
                        std::vector<std::string>& notes);

@@ -269,7 +269,7 @@ void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
           return notes.push_back(budget.Ended() +
                                  " ended tune before the memory of the fastest "
                                  "candidate was measured: it is predicted");
-        row.failure = "is predicted to take more than " + request.options + "memory";
+        row.failure = "it is predicted to take more than " + request.options + "memory";
       }
     } catch (const Error& error) {
       row.failure = error.what();

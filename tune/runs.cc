@@ -137,12 +137,12 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
-std::optional<double> LossOfStep(const TuneRun& run, const std::string& metrics,
-                                 const TuneBudget& budget) {
+std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
+                                       const TuneBudget& budget) {
   std::vector<std::string> command = RunCommand(run, "train");
-  command.insert(command.end(), {"--steps", "1", "--metrics", metrics, "--quiet"});
+  command.insert(command.end(), {"--steps", "2", "--metrics", metrics, "--quiet"});
   if (!OutputOf(command, budget)) return std::nullopt;
-  const Json loss = ParseJson(Split(ReadFile(metrics), '\n')[0], metrics).at("loss");
+  const Json loss = ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics).at("loss");
   return loss.is_null() ? std::nan("") : loss.get<double>();  // JSON has no NaN
 }
 

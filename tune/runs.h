@@ -55,10 +55,10 @@ struct InferRun {
   std::string output;  // the file of the outputs
 };
 
-// Trains one step of the run's job, which must not say where to save. Returns its loss, which may
-// be NaN.
-std::optional<double> LossOfStep(const TuneRun& run, const std::string& metrics,
-                                 const TuneBudget& budget);
+// Trains two steps of the run's job, which must not say where to save. Returns the loss of the
+// second, which may be NaN.
+std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
+                                       const TuneBudget& budget);
 
 struct MeasuredStep {
   double seconds = 0;         // the median of the measured steps

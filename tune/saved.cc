@@ -41,7 +41,7 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
   Json key = {{"package", kept.code},     {"job", HexHash(whole)}, {"ranks", run.ranks},
               {"hosts", run.start.hosts}, {"memory", run.memory},  {"machine", kept.machine}};
   if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
-  key["kind of ranks"] = run.in_process ? "threads" : "processes";
+  key["rank kind"] = run.in_process ? "threads" : "processes";
   return key;
 }
 

@@ -264,8 +264,8 @@ std::set<int64_t> LimitTraining(const TuneRequest& request,
                                 const TuneBudget& budget, TuneProblem& problem,
                                 std::vector<std::string>& notes) {
   if (job.accumulate > 1)
-    notes.push_back("times are of one of the " + std::to_string(job.accumulate) +
-                    " minibatches that a step accumulates");
+    notes.push_back("times are per minibatch: a step accumulates " +
+                    std::to_string(job.accumulate));
   LimitCandidates(request, written, job, problem, notes);
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cli/numbers.h"
 #include "cli/rank_arguments.h"
+#include "formats/job.h"
 #include "formats/package/package_files.h"
 #include "formats/profile/from_trace.h"
 #include "formats/profile/graph.h"
@@ -92,6 +93,13 @@ void CheckOutputs(const ProfileRequest& request) {
   read.insert(read.end(),
               {request.measure.input, request.measure.job, request.trace, request.base});
   if (!request.trace.empty()) read.push_back(ConfFile(request));
+  if (!request.measure.job.empty()) {
+    const DataJob data = ReadJob(request.measure.job).data;
+    read.insert(read.end(), data.tokens.begin(), data.tokens.end());
+    read.insert(read.end(), data.tensors.begin(), data.tensors.end());
+    for (const auto& [name, files] : data.arrays)
+      read.insert(read.end(), files.begin(), files.end());
+  }
   for (const std::string& path : {outputs.text, outputs.json})
     if (!path.empty()) CheckWritable(path, read);
   if (!request.force) CheckOwn(outputs);

@@ -10,7 +10,9 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
   for (TuneProfile& each : problem.profiles)
     for (ProfileNode& node : each.profile.nodes) {
       const KeptBytes kept = KeptBytesOf(problem.manifest, conf, {}, node.module, &job);
-      const auto state = static_cast<double>(kept.optimizer);
+      // If a step accumulates minibatches, all but the first start with sums of gradients.
+      const auto state = static_cast<double>(kept.optimizer) +
+                         (job.accumulate > 1 ? static_cast<double>(kept.gradients) : 0);
       node.trained = static_cast<double>(kept.gradients);
       node.buffers += state;
       node.peak += state;  // which includes parameters and buffers

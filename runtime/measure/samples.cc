@@ -105,7 +105,7 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
 std::vector<c10::IValue> SamplesOfJob(const std::string& package, const Manifest& manifest,
                                       const Job& job, int64_t& microbatch, std::string& source) {
   const std::unique_ptr<Data> data = OpenData(job.data, manifest, job.path + ": data");
-  CheckEnough(job, data->samples());
+  if (data->samples() < 1) throw Error(job.path + ": data", "has no samples");
   if (microbatch == 0) microbatch = job.microbatch_size;
   source = "the data of " + job.path;
   std::vector<int64_t> rows(static_cast<size_t>(microbatch));

@@ -494,7 +494,7 @@ class Tune(Case):
                "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
         notes, _ = self.notes("rows", package, job)
         [stays] = [note for note in notes if note.startswith("the microbatch stays at 8 samples: ")]
-        self.assertRegex(stays, r"the loss of a step is [\d.]+ with it, and [\d.]+ with 4 \(--change-microbatch changes")
+        self.assertRegex(stays, r"the loss of the second step is [\d.]+ with it, and [\d.]+ with 4 \(--change-microbatch changes")
         tuned = json.loads(self.path("rows/job.json").read_text())
         self.assertEqual((tuned["microbatches"], tuned["minibatch_size"]), (2, 16))
         notes, _ = self.notes("rows", package, job, "--change-microbatch", "--force")
@@ -515,7 +515,7 @@ class Tune(Case):
     def test_a_step_that_accumulates_minibatches(self):
         self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
         report = json.loads(self.path("accumulates/report.json").read_text())
-        self.assertIn("times are of one of the 3 minibatches that a step accumulates", report["notes"])
+        self.assertIn("times are per minibatch: a step accumulates 3", report["notes"])
         job = json.loads(self.path("accumulates/job.json").read_text())
         self.assertEqual((job["accumulate"], job["minibatch_size"]), (3, 8))
 

@@ -51,7 +51,7 @@ TEST(TunedResults, AreFoundByTheirKey) {
             folder + " is for hosts \"\", not \"a:1,b:1\"");
   EXPECT_FALSE(IsTuned(folder, KeyOf(R"({"threads": 2})", 2, "", {"", "mpirun --host a"})));
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {}, true)),
-            folder + " is for kind of ranks \"processes\", not \"threads\"");
+            folder + " is for rank kind \"processes\", not \"threads\"");
   Write("own.csv", "0F0");
   const Json of_plan = KeyOf(R"({"threads": 2})", 2, "", {}, false, TempPath("own.csv"));
   Write("own.csv", "0F0,0B0");

@@ -47,6 +47,15 @@ TEST(TuneJobMemory, FrozenParametersHaveNone) {
   Expect(problem, 1, 20, 40);
 }
 
+TEST(TuneJobMemory, SumsOfEarlierMinibatches) {
+  TuneProblem problem = Problem();
+  Job job;
+  job.accumulate = 2;  // SGD without momentum
+  CountOptimizer(job, problem);
+  Expect(problem, 0, 40, 40);
+  Expect(problem, 1, 20, 20);
+}
+
 TEST(TuneJobMemory, CopiesOf16BitParametersAndStateOnDisk) {
   TuneProblem problem = Problem();
   Job job;
