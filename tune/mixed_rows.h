@@ -1,5 +1,5 @@
-// Whether the results of a model depend on the size of its microbatches, because its forward
-// combines samples of a microbatch in a way that its code does not show.
+// Finds out whether the results of a model depend on the size of its microbatches because its
+// forward combines samples of a microbatch in a way that its code does not show.
 #pragma once
 #include <cstdint>
 #include <set>

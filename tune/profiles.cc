@@ -224,8 +224,8 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     state.has_data = !request.infers();
   else
     notes.push_back(
-        "modules are measured with the package's sample, without the job's frozen "
-        "parameters, since its data cannot be read: " +
+        "the job's data cannot be read, so modules are measured with the package's sample, and no "
+        "parameters are frozen: " +
         why);
   const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;

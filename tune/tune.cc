@@ -258,7 +258,6 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 }
 
 // Limits the candidates of training, and returns the sizes of microbatches that they may have.
-// Notes what that means.
 std::set<int64_t> LimitTraining(const TuneRequest& request,
                                 const std::vector<WrittenBuffer>& written, const Job& job,
                                 const TuneBudget& budget, TuneProblem& problem,

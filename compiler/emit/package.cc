@@ -116,7 +116,7 @@ void KeepProfile(const fs::path& old, const std::string& temporary, Manifest man
       fs::copy_file(old / name, fs::path(temporary) / name, none);
 }
 
-// Keeps what `tune` found: it says itself for which code.
+// Keeps what `tune` found. Each result names the code that it holds for.
 void KeepTuned(const fs::path& old, const std::string& temporary) {
   if (fs::is_directory(old / "tuned"))
     fs::copy(old / "tuned", fs::path(temporary) / "tuned", fs::copy_options::recursive);
