@@ -46,12 +46,11 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
 // Returns why replicas of a stage would compute something else than the stage on one rank, by more
 // than rounding, or "" if they do not.
 std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& job) {
-  for (const WrittenBuffer& buffer : CountsLast(written))
-    if (!job.merge_buffers || !buffer.merges)
-      return "forward writes to " + buffer.name +
-             ", and each replica would keep that of its own microbatches" +
-             (buffer.merges ? " (\"buffers\": \"merge\" in the job may allow them)" : "");
-  return "";
+  const std::optional<WrittenBuffer> buffer = BufferOfReplicas(written, job);
+  if (!buffer) return "";
+  return "forward writes to " + buffer->name +
+         ", and each replica would keep that of its own microbatches" +
+         (buffer->merges ? " (\"buffers\": \"merge\" in the job may allow them)" : "");
 }
 
 // Returns the order of the stages in the job's own run.
@@ -71,6 +70,13 @@ bool IsUsual(const StageOrder& order) {
 }
 
 }  // namespace
+
+std::optional<WrittenBuffer> BufferOfReplicas(const std::vector<WrittenBuffer>& written,
+                                              const Job& job) {
+  for (const WrittenBuffer& buffer : CountsLast(written))
+    if (!job.merge_buffers || !buffer.merges) return buffer;
+  return std::nullopt;
+}
 
 int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
@@ -115,7 +121,8 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
                                   : MicrobatchStays(job, why));
     return sizes;
   }
-  const auto [least, most] = SamplesAllowed(manifest);
+  auto [least, most] = SamplesAllowed(manifest);
+  if (request.most_samples > 0) most = std::min(most, request.most_samples);
   sizes.merge(SizesOfRows(SamplesOf(job), least, most));
   return sizes;
 }

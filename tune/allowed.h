@@ -1,6 +1,7 @@
 // What of a job may change without changing its results by more than rounding, or at all.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,11 @@ namespace pipewright {
 
 // Returns the samples of a minibatch.
 int64_t SamplesOf(const Job& job);
+
+// Returns a buffer that forward writes, and of which each replica of a stage keeps its own; none if
+// replicas merge all buffers.
+std::optional<WrittenBuffer> BufferOfReplicas(const std::vector<WrittenBuffer>& written,
+                                              const Job& job);
 
 // Returns the sizes of microbatches to choose from: the job's, and those of SizesOfRows. Adds a
 // note if only the job's is allowed.

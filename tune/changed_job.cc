@@ -32,8 +32,8 @@ void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes) {
-  Json job = ReadJson(from);
+std::string ChangedJob(Json job, const std::string& from, const std::string& to,
+                       const JobChanges& changes) {
   const fs::path folder = fs::path(from).parent_path(), target = fs::path(to).parent_path();
   MoveDataPaths(job["data"], folder, target);
   for (const char* key : {"save", "metrics", "tensorboard", "report"})

@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-// Returns the text of the job file `from` for the path `to`, with another schedule (a name, or a
-// plan file in the same folder), microbatches, recomputation, threads and bodies, but the same
-// samples in a step. Paths, which are relative to the job's folder, name the same files.
+// Returns the text of `job`, read from the file `from`, for the path `to`, with another schedule (a
+// name, or a plan file in the same folder), microbatches, recomputation, threads and bodies, but
+// the same samples in a step. Paths, which are relative to the job's folder, name the same files.
 struct JobChanges {
   std::string schedule;
   int microbatches = 1;
@@ -18,7 +18,8 @@ struct JobChanges {
   int threads = 0;                  // per rank; 0: as in the job
   std::string body = "";            // of modules; empty: as in the job
 };
-std::string ChangedJob(const std::string& from, const std::string& to, const JobChanges& changes);
+std::string ChangedJob(Json job, const std::string& from, const std::string& to,
+                       const JobChanges& changes);
 
 // Removes what says which files a job's run writes, and its validation: a run to measure has none.
 void EraseOutputs(Json& job);

@@ -14,7 +14,6 @@
 #include "tune/kept.h"
 #include "tune/profiles.h"
 #include "tune/runs.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -26,19 +25,19 @@ constexpr int kSteps = 5;
 // over.
 std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
                                  const TuneBudget& budget, int threads, int64_t size, int modules) {
-  const TemporaryFile job_file = {request.scratch + "/own_job.json"},
-                      conf_file = {request.scratch + "/own_conf.json"};
+  const std::string job_file = request.scratch + "/own_job.json",
+                    conf_file = request.scratch + "/own_conf.json";
   const int64_t samples = SamplesOf(job);
   const auto microbatches = size == job.microbatch_size
                                 ? job.microbatches
                                 : static_cast<int>((samples + size - 1) / size);
   JobChanges changes = {kDefaultSchedule, microbatches, samples};
   changes.threads = threads;
-  WriteFile(job_file.path, ChangedJob(job.path, job_file.path, changes));
-  WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
-  return BenchRun({request.package, job_file.path, conf_file.path, 1, RunsInProcess(request, 1),
-                   kSteps, request.start},
-                  budget);
+  WriteFile(job_file, ChangedJob(ParseJson(job.text, job.path), job.path, job_file, changes));
+  WriteFile(conf_file, WriteConf(GroupModules(modules, 1)));
+  return BenchRun(
+      {request.package, job_file, conf_file, 1, RunsInProcess(request, 1), kSteps, request.start},
+      budget);
 }
 
 // Returns the name for the measurements of jobs with these losses, optimizer and sizes.

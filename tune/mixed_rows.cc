@@ -16,7 +16,6 @@
 #include "tune/kept.h"
 #include "tune/profiles.h"
 #include "tune/runs.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -50,20 +49,21 @@ Code CodeOf(const TuneRequest& request, const Manifest& manifest) {
 // Returns the loss of the second step with microbatches of this size; none if the budget is over.
 std::optional<double> LossWith(const TuneRequest& request, const Job& job, int64_t size,
                                int modules, const TuneBudget& budget) {
-  const TemporaryFile job_file = {request.scratch + "/rows_job.json"},
-                      conf_file = {request.scratch + "/rows_conf.json"},
-                      metrics = {request.scratch + "/rows_metrics.jsonl"};
+  const std::string job_file = request.scratch + "/rows_job.json",
+                    conf_file = request.scratch + "/rows_conf.json",
+                    metrics = request.scratch + "/rows_metrics.jsonl";
   const int64_t samples = SamplesOf(job);
   const int count = size == job.microbatch_size ? job.microbatches
                                                 : static_cast<int>((samples + size - 1) / size);
-  Json text =
-      ParseJson(ChangedJob(job.path, job_file.path, {kDefaultSchedule, count, samples}), job.path);
+  Json text = ParseJson(ChangedJob(ParseJson(job.text, job.path), job.path, job_file,
+                                   {kDefaultSchedule, count, samples}),
+                        job.path);
   EraseOutputs(text);
-  WriteFile(job_file.path, FormatJson(text));
-  WriteFile(conf_file.path, WriteConf(GroupModules(modules, 1)));
-  return LossOfSecondStep({request.package, job_file.path, conf_file.path, 1,
-                           RunsInProcess(request, 1), 1, request.start},
-                          metrics.path, budget);
+  WriteFile(job_file, FormatJson(text));
+  WriteFile(conf_file, WriteConf(GroupModules(modules, 1)));
+  return LossOfSecondStep(
+      {request.package, job_file, conf_file, 1, RunsInProcess(request, 1), 1, request.start},
+      metrics, budget);
 }
 
 }  // namespace

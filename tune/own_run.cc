@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "plan/schedules/schedule.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -22,9 +21,9 @@ RunPlan OwnRun(const TuneRequest& request, const Job& job, const Manifest& manif
             stages = std::min(DefaultStages(schedule, ranks), modules);
   Conf conf = GroupModules(modules, stages);
   conf.stage_to_ranks = ParsePlacement(DefaultPlacement(schedule), ranks, stages);
-  const TemporaryFile file = {request.scratch + "/own_conf.json"};
-  WriteFile(file.path, WriteConf(conf));
-  return MakeRunPlan(request.package, file.path, job, 0, request.infers());
+  const std::string file = request.scratch + "/own_conf.json";
+  WriteFile(file, WriteConf(conf));
+  return MakeRunPlan(request.package, file, job, 0, request.infers());
 }
 
 }  // namespace pipewright

@@ -13,7 +13,6 @@
 #include "formats/profile/profile.h"
 #include "plan/tune/interpolate.h"
 #include "tune/runs.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -59,11 +58,11 @@ std::string PointText(const Point& point) {
 // Measures once more, later, if other programs disturb. Returns none if the budget is over.
 // `others` gets the number of cores that those used.
 std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double& others) {
-  const TemporaryFile conf = {state.request.scratch + "/profile_conf.json"};
+  const std::string conf = state.request.scratch + "/profile_conf.json";
   const int modules = static_cast<int>(state.problem.manifest.modules.size());
-  WriteFile(conf.path, WriteConf(GroupModules(modules, point.ranks)));
+  WriteFile(conf, WriteConf(GroupModules(modules, point.ranks)));
   ProfileRun run;
-  run.package = state.request.package, run.conf = conf.path, run.input = state.request.input;
+  run.package = state.request.package, run.conf = conf, run.input = state.request.input;
   if (state.has_data) run.job = state.job.path;
   run.ranks = point.ranks, run.threads = point.threads, run.microbatch = point.size;
   run.repeat = state.request.repeat, run.start = state.request.start;

@@ -1,5 +1,6 @@
 // What the user asks of `pipewright tune`.
 #pragma once
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -25,9 +26,11 @@ struct TuneRequest {
   // package stays as it is.
   std::string cut_package;
   TuneStart start;
+  int64_t most_samples = 0;  // of a microbatch; 0: no limit. Tune sets it
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
   double budget = std::numeric_limits<double>::infinity();  // seconds
-  bool exact = false, change_microbatch = false, no_measure = false, in_process = false;
+  bool exact = false, change_microbatch = false, merge_minibatches = false;
+  bool no_measure = false, in_process = false;
   bool processes = false;  // ranks are processes only
   bool force = false;
   bool quiet = false;  // no progress on standard error

@@ -18,21 +18,21 @@
 #include "tune/outputs.h"
 #include "tune/profiles.h"
 #include "tune/runs.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
 std::string JobText(const Job& job, const TuneRow& row, const std::string& path) {
   const TuneCandidate& candidate = row.candidate;
+  const Json text = ParseJson(job.text, job.path);
   JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job)};
   if (row.own_recompute)
-    changes.recompute = ParseJson(job.text, job.path).at("recompute");
+    changes.recompute = text.at("recompute");
   else if (!candidate.recompute.empty())
     changes.recompute = {{"stages", candidate.recompute}};
   if (!candidate.plan.ranks.empty()) changes.schedule = kTunePlan;
   if (candidate.threads != job.threads) changes.threads = candidate.threads;
   changes.body = candidate.body;
-  return ChangedJob(job.path, path, changes);
+  return ChangedJob(text, job.path, path, changes);
 }
 
 std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request, const Job& job,
@@ -63,58 +63,57 @@ constexpr double kSeconds = 1;  // length of a measurement, to average out noise
 
 // The outputs of the first candidate that runs, with which those of the others are compared.
 struct FirstOutputs {
-  const TemporaryFile file;
+  const std::string file;
   int microbatches = 0;  // 0: nothing ran
 };
 
 std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
                                       const TuneRow& row, const TuneRun& run, FirstOutputs& first) {
-  const TemporaryFile output = {request.scratch + "/candidate_output.safetensors"};
+  const std::string output = request.scratch + "/candidate_output.safetensors";
   const int microbatches = row.candidate.microbatches;
   const std::optional<MeasuredStep> pass = MeasurePass(
-      {run, request.input, microbatches, row.candidate.threads, request.scratch, output.path},
-      budget);
+      {run, request.input, microbatches, row.candidate.threads, request.scratch, output}, budget);
   if (!pass || !row.steps.empty()) return pass;
   if (first.microbatches == 0) {
-    std::filesystem::rename(output.path, first.file.path);
+    std::filesystem::rename(output, first.file);
     first.microbatches = microbatches;
-  } else if (const std::string why = WhyOutputsDiffer(output.path, first.file.path); !why.empty()) {
+  } else if (const std::string why = WhyOutputsDiffer(output, first.file); !why.empty()) {
     throw Error(request.input, "with " + Counted(microbatches, "microbatch") + ", output " + why +
                                    " from that with " + std::to_string(first.microbatches) +
                                    ": forward mixes rows, or draws random numbers");
+  } else {
+    std::filesystem::remove(output);  // it may be large
   }
   return pass;
 }
 
 // The files of a candidate's run.
 struct RowFiles {
-  const TemporaryFile conf, job, plan, metrics;
+  const std::string conf, job, plan, metrics;
 };
 
 RowFiles FilesIn(const std::string& folder) {
-  return {{folder + "/candidate_conf.json"},
-          {folder + "/candidate_job.json"},
-          {folder + "/candidate_" + kTunePlan},
-          {folder + "/candidate_metrics.jsonl"}};
+  return {folder + "/candidate_conf.json", folder + "/candidate_job.json",
+          folder + "/candidate_" + kTunePlan, folder + "/candidate_metrics.jsonl"};
 }
 
 // Writes the files of a candidate, and returns its run.
 TuneRun RunOfRow(const TuneRequest& request, const Job& job, const TuneRow& row,
                  const RowFiles& files) {
-  WriteFile(files.conf.path, WriteConf(row.candidate.conf));
-  TuneRun run = {request.package, "", files.conf.path, row.candidate.ranks, row.in_process};
+  WriteFile(files.conf, WriteConf(row.candidate.conf));
+  TuneRun run = {request.package, "", files.conf, row.candidate.ranks, row.in_process};
   run.start = request.start;
   run.steps = static_cast<int>(
       std::clamp(std::ceil(kSeconds / (row.candidate.step * job.accumulate)), 3.0, 50.0));
   if (request.infers()) return run;
-  Json text = ParseJson(JobText(job, row, files.job.path), files.job.path);
+  Json text = ParseJson(JobText(job, row, files.job), files.job);
   EraseOutputs(text);
   if (!row.candidate.plan.ranks.empty()) {
-    WriteFile(files.plan.path, WritePlan(row.candidate.plan));
+    WriteFile(files.plan, WritePlan(row.candidate.plan));
     text["schedule"] = std::string("candidate_") + kTunePlan;
   }
-  WriteFile(files.job.path, FormatJson(text));
-  run.job = files.job.path;
+  WriteFile(files.job, FormatJson(text));
+  run.job = files.job;
   return run;
 }
 
@@ -125,7 +124,7 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
   const TuneRun run = RunOfRow(request, job, row, files);
   const std::optional<MeasuredStep> step = request.infers()
                                                ? PassOfRow(request, budget, row, run, first)
-                                               : MeasureStep(run, files.metrics.path, budget);
+                                               : MeasureStep(run, files.metrics, budget);
   if (!step) return false;
   row.steps.push_back(step->seconds / job.accumulate);
   row.process_bytes = std::max(row.process_bytes, step->process_bytes);
@@ -213,7 +212,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
-  FirstOutputs first = {{request.scratch + "/first_output.safetensors"}};
+  FirstOutputs first = {request.scratch + "/first_output.safetensors"};
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
     const double best = BestStep(rows);

@@ -14,7 +14,6 @@
 #include "base/process/child.h"
 #include "base/text.h"
 #include "tune/kept.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -156,13 +155,13 @@ static std::vector<std::string> InferCommand(const InferRun& run) {
 
 std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& budget) {
   constexpr int kWarmUp = 1;
-  const TemporaryFile requests = {run.folder + "/candidate_requests"};
+  const std::string requests = run.folder + "/candidate_requests";
   std::string lines;
   for (int i = 0; i < kWarmUp + run.run.steps; ++i) lines += "steps 1\n";
-  WriteFile(requests.path, lines);
+  WriteFile(requests, lines);
   std::vector<std::string> command = InferCommand(run);
   command.push_back("--on-request");
-  const std::optional<std::string> text = OutputOf(command, budget, nullptr, requests.path);
+  const std::optional<std::string> text = OutputOf(command, budget, nullptr, requests);
   if (!text) return std::nullopt;
   MeasuredStep measured;
   std::vector<double> seconds;
@@ -185,11 +184,11 @@ std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& b
 }
 
 std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget) {
-  const TemporaryFile report = {run.folder + "/candidate_offload.json"};
+  const std::string report = run.folder + "/candidate_offload.json";
   std::vector<std::string> command = InferCommand(run);
-  command.insert(command.end(), {"--offload-report", report.path});
+  command.insert(command.end(), {"--offload-report", report});
   if (!OutputOf(command, budget)) return std::nullopt;
-  const Json rank = ReadJson(report.path).at("ranks").at(0);
+  const Json rank = ReadJson(report).at("ranks").at(0);
   const double seconds = rank.contains("seconds") ? rank["seconds"].at("reading").get<double>() : 0;
   return seconds > 0 ? rank.at("payload").get<double>() / seconds : 0;
 }

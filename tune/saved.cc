@@ -115,7 +115,7 @@ std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   changes.recompute = choices["recompute"];
   if (choices["threads"].is_number()) changes.threads = choices["threads"];
   if (choices["body"].is_string()) changes.body = choices["body"];
-  const std::string text = ChangedJob(path, folder + "/job.json", changes),
+  const std::string text = ChangedJob(ReadJson(path), path, folder + "/job.json", changes),
                     own = folder + "/job-" + HexHash(text) + ".json";
   std::error_code none;
   if (!fs::exists(own, none) || ReadFile(own) != text) WriteFile(own, text);

@@ -26,6 +26,7 @@
 #include "tune/job_costs.h"
 #include "tune/kept.h"
 #include "tune/machines.h"
+#include "tune/minibatches.h"
 #include "tune/mixed_rows.h"
 #include "tune/own_run.h"
 #include "tune/page.h"
@@ -33,7 +34,6 @@
 #include "tune/regroup.h"
 #include "tune/rounds.h"
 #include "tune/runs.h"
-#include "tune/temporary_file.h"
 
 namespace pipewright {
 
@@ -219,20 +219,20 @@ void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<
   try {
     if (!rate && !budget.IsOver()) {
       Say(request, "disk: one pass with all weights on it");
-      const TemporaryFile file = {request.scratch + "/disk_conf.json"},
-                          output = {request.scratch + "/disk_output.safetensors"};
+      const std::string file = request.scratch + "/disk_conf.json",
+                        output = request.scratch + "/disk_output.safetensors";
       const int modules = static_cast<int>(problem.manifest.modules.size());
       Conf conf = GroupModules(modules, modules);
       for (int m = 0; m < modules; ++m) {
         conf.stage_to_ranks[static_cast<size_t>(m)] = {0};
         conf.offloaded_stages.push_back(m);
       }
-      WriteFile(file.path, WriteConf(conf));
-      const TuneRun run = {request.package,           "", file.path,    1,
+      WriteFile(file, WriteConf(conf));
+      const TuneRun run = {request.package,           "", file,         1,
                            RunsInProcess(request, 1), 1,  request.start};
       const auto count = static_cast<int>((problem.samples + *sizes.begin() - 1) / *sizes.begin());
       if (const auto found =
-              MeasureDisk({run, request.input, count, 1, request.scratch, output.path}, budget)) {
+              MeasureDisk({run, request.input, count, 1, request.scratch, output}, budget)) {
         rate = *found;
         WriteKept(kept, name, 1, *rate);
       }
@@ -257,14 +257,24 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   return job;
 }
 
+// Returns the job to tune. Notes which minibatches a step has, if the job accumulates several.
+Job JobToTune(TuneRequest& request, const std::vector<WrittenBuffer>& written,
+              std::set<int64_t>& sizes, std::vector<std::string>& notes) {
+  if (request.infers()) return InferenceJob(request, written, sizes, notes);
+  Job job = ReadJob(request.job);
+  request.most_samples = SamplesOf(job);
+  if (request.merge_minibatches)
+    notes.push_back(MergeMinibatches(request, written, job));
+  else if (job.accumulate > 1)
+    notes.push_back(MinibatchesStay(request, job));
+  return job;
+}
+
 // Limits the candidates of training, and returns the sizes of microbatches that they may have.
 std::set<int64_t> LimitTraining(const TuneRequest& request,
                                 const std::vector<WrittenBuffer>& written, const Job& job,
                                 const TuneBudget& budget, TuneProblem& problem,
                                 std::vector<std::string>& notes) {
-  if (job.accumulate > 1)
-    notes.push_back("times are per minibatch: a step accumulates " +
-                    std::to_string(job.accumulate));
   LimitCandidates(request, written, job, problem, notes);
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;
@@ -314,8 +324,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
-  const Job job = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
-                                   : ReadJob(request.job);
+  const Job job = JobToTune(request, written, sizes, outcome.notes);
   if (!job.device.empty() && job.device != "cpu")
     throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
                 "leave it out to tune for CPUs");

@@ -515,9 +515,77 @@ class Tune(Case):
     def test_a_step_that_accumulates_minibatches(self):
         self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
         report = json.loads(self.path("accumulates/report.json").read_text())
-        self.assertIn("times are per minibatch: a step accumulates 3", report["notes"])
+        self.assertTrue([note for note in report["notes"] if note.startswith("times are per minibatch: a step accumulates 3")])
         job = json.loads(self.path("accumulates/job.json").read_text())
         self.assertEqual((job["accumulate"], job["minibatch_size"]), (3, 8))
+
+    def test_merged_minibatches_train_the_same(self):
+        torch.manual_seed(0)
+        batch = {0: torch.export.Dim("batch", min=1, max=4096)}
+        torch.export.save(torch.export.export(Loss(), (torch.rand(2, 6), torch.rand(2, 3)), strict=False,
+                                              dynamic_shapes=(batch, batch)), self.path("sums.pt2"))
+        package = self.compile("sums.pt2", "sums.pkg", "--ranks", "2")
+        job = {"data": {"tensors": "sums.safetensors", "inputs": {"x": "x", "y": "y"}}, "loss": {"output": 0},
+               "optimizer": SGD, "microbatches": 2, "microbatch_size": 2, "accumulate": 3, "steps": 5,
+               "save": "sums_trained.safetensors"}
+
+        def train(ranks, path, *options):
+            self.succeed(run_ranks(ranks, "train", package, path, *options, mpi=False))
+            return load_file(self.path("sums_trained.safetensors"))
+        save_file({"x": torch.rand(24, 6), "y": torch.rand(24, 3)}, self.path("sums.safetensors"))
+        notes, _ = self.notes("sums", package, job, "--in-process", "--merge-minibatches")
+        self.assertIn("the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in all candidates, also "
+                      "in the job as given", notes)
+        report = json.loads(self.path("sums/report.json").read_text())
+        # The model computes its loss, so microbatches have 2 samples as before.
+        self.assertEqual({each["microbatches"] for each in report["candidates"]}, {6})
+        tuned = json.loads(self.path("sums/job.json").read_text())
+        self.assertEqual((tuned["minibatch_size"], tuned["microbatches"]), (12, 6))
+        self.assertNotIn("accumulate", tuned)
+        wanted = train(2, self.path("job.json"))
+        self.path("sums_trained.safetensors").unlink()
+        found = train(report["candidates"][0]["ranks"], self.path("sums/job.json"), "--conf", self.path("sums/conf.json"))
+        for name, weight in found.items():
+            torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
+        save_file({"x": torch.rand(28, 6), "y": torch.rand(28, 3)}, self.path("sums.safetensors"))
+        self.refuse_to_merge(package, job, "an epoch of the data has 7 minibatches, which is not a multiple of 3")
+
+    def refuse_to_merge(self, package, job, why):
+        refused = pipewright("tune", package, self.write_job(job), "--ranks", 3, "-o", self.path("refused"),
+                             "--merge-minibatches", "--no-measure", "--in-process", "--force")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn(f"job.json: accumulate: the {job['accumulate']} minibatches of a step cannot be merged without changing "
+                      f"results: {why}\n", refused.out)
+
+    def test_merged_minibatches_are_measured(self):
+        """With microbatches of all sizes up to a minibatch."""
+        torch.manual_seed(0)
+        batch = {0: torch.export.Dim("batch", min=1, max=4096)}
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+        torch.export.save(torch.export.export(model, (torch.rand(2, 6),), strict=False, dynamic_shapes=(batch,)),
+                          self.path("layers.pt2"))
+        package = self.compile("layers.pt2", "layers.pkg", "--split", "equal:2", "--ranks", "2")
+        save_file({"x": torch.rand(64, 6), "y": torch.rand(64, 3)}, self.path("layers.safetensors"))
+        path = self.write_job({"data": {"tensors": "layers.safetensors", "inputs": {"input": "x"}, "target": "y"}, "loss": "mse",
+                               "optimizer": SGD, "microbatches": 2, "microbatch_size": 4, "accumulate": 4, "steps": 4})
+        self.succeed(pipewright("tune", package, path, "--ranks", 2, "-o", self.path("layers"), "--merge-minibatches",
+                                "--repeat", 1, "--rounds", 1, "--in-process"))
+        candidates = json.loads(self.path("layers/report.json").read_text())["candidates"]
+        self.assertTrue(all(each["measured"] for each in candidates), candidates)
+        self.assertEqual([each["microbatches"] for each in candidates if each["as_given"]], [8])
+        self.assertTrue({each["microbatches"] for each in candidates} <= {4, 8, 16, 32}, candidates)
+
+    def test_replicas_keep_their_microbatches(self):
+        torch.manual_seed(0)
+        export(Statistics(), torch.rand(2, 6), self.path("norms.pt2"))
+        package = self.compile("norms.pt2", "norms.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(36, 6), "y": torch.rand(36, 3)}, self.path("rows.safetensors"))
+        conf = json.loads(self.path("norms.pkg/conf/mp_conf.json").read_text())
+        conf["stage_to_rank_map"] = {"0": [0, 1], "1": [2]}
+        self.path("norms.pkg/conf/mp_conf.json").write_text(json.dumps(conf))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse", "optimizer": SGD,
+               "microbatches": 3, "microbatch_size": 2, "accumulate": 2, "steps": 9}
+        self.refuse_to_merge(package, job, "forward writes to norm.running_mean, and replicas would get other microbatches")
 
 
 class Mixed(torch.nn.Module):

@@ -43,6 +43,9 @@ TEST(TuneAllowed, SizesOfMicrobatches) {
   EXPECT_EQ(SamplesOf(JobOf(4, 3)), 12);
   EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3)), (std::set<int64_t>{2, 3, 4, 6, 12}));
   EXPECT_EQ(Sizes(request, "s0", JobOf(32, 3)), (std::set<int64_t>{2, 3, 4, 8, 16, 32, 48}));
+  TuneRequest minibatches;
+  minibatches.most_samples = 6;
+  EXPECT_EQ(Sizes(minibatches, "s0", JobOf(8, 3)), (std::set<int64_t>{2, 3, 4, 6}));
   TuneRequest exact;
   exact.exact = true;
   EXPECT_EQ(Sizes(exact, "s0", JobOf(4, 3)), (std::set<int64_t>{3}));

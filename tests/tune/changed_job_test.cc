@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "tests/temp_folder.h"
 
@@ -27,7 +28,7 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
                                 "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
                                 "{\"to\": \"c\", \"every\": 2}}");
   const std::string to = TempPath("jobs/tuned/job.json");
-  const Json job = ParseJson(ChangedJob(from, to, {"1f1b", 8, 32}), to);
+  const Json job = ParseJson(ChangedJob(ReadJson(from), from, to, {"1f1b", 8, 32}), to);
   const auto target = std::filesystem::path(to).parent_path();
   EXPECT_EQ(job["data"]["tokens"], Json({"../a.bin", "../../b.bin"}));
   const std::string absolute = job["data"]["arrays"]["x"];
@@ -44,10 +45,11 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;
   for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
     EXPECT_FALSE(job.contains(gone)) << gone;
-  EXPECT_EQ(ParseJson(ChangedJob(from, to, {"gpipe", 1, 1, {{"stages", {0, 2}}}}),
+  EXPECT_EQ(ParseJson(ChangedJob(ReadJson(from), from, to, {"gpipe", 1, 1, {{"stages", {0, 2}}}}),
                       to)["recompute"]["stages"],
             Json({0, 2}));
-  const Json other = ParseJson(ChangedJob(from, to, {"plan.csv", 1, 1, nullptr, 2, "lists"}), to);
+  const Json other =
+      ParseJson(ChangedJob(ReadJson(from), from, to, {"plan.csv", 1, 1, nullptr, 2, "lists"}), to);
   EXPECT_EQ(other["threads"], 2);
   EXPECT_EQ(other["body"], "lists");
 }
