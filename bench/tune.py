@@ -83,6 +83,12 @@ def make_conf(build, folder, modules, schedule, ranks):
                   "stage_to_rank_map": {str(s): held[s] for s in range(stages)}})
 
 
+def has_replicas(conf):
+    """Replicas of batch norm keep different statistics, so that the model is another one."""
+    with open(conf) as file:
+        return any(len(ranks) > 1 for ranks in json.load(file)["stage_to_rank_map"].values())
+
+
 class Refused(Exception):
     """A run that the program refuses."""
 
@@ -135,6 +141,8 @@ def grid(options, runs, given, modules, changes):
             try:
                 conf = make_conf(runs.build, runs.folder, modules, schedule, ranks)
             except subprocess.CalledProcessError:
+                continue
+            if not changes and has_replicas(conf):
                 continue
             for count in counts:
                 for body in options.bodies:
@@ -267,10 +275,11 @@ def compare_package(options, package, job):
     if "tensors" in given["data"]:
         given["data"]["tensors"] = os.path.join(os.path.dirname(os.path.abspath(job)), given["data"]["tensors"])
     with open(os.path.join(package, "manifest.json")) as file:
-        modules = len(json.load(file)["modules"])
+        manifest = file.read()
+    modules, norms = len(json.loads(manifest)["modules"]), "running_mean" in manifest
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(options.build, folder, os.path.abspath(package))
-        return compare(options, os.path.basename(os.path.normpath(package)), runs, given, modules, True, None)
+        return compare(options, os.path.basename(os.path.normpath(package)), runs, given, modules, not norms, None)
 
 
 def main():

@@ -346,6 +346,8 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const RunPlan own = OwnRun(request, job, problem.manifest);
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
+  // With one size of microbatches, the best differ by little else than their schedules.
+  if (sizes.size() == 1) problem.alike = static_cast<size_t>(request.candidates);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);

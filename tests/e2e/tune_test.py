@@ -182,6 +182,8 @@ class Tune(Case):
             self.assertEqual(candidate["measured"], [])
         steps = [c["predicted"] for c in report["candidates"]]
         self.assertEqual(steps, sorted(steps))
+        alike = [(c["ranks"], c["threads"]) for c in report["candidates"]]
+        self.assertGreaterEqual(max(map(alike.count, alike)), 5, "all five candidates may differ by their schedules only")
         self.assertIn("the microbatch stays at 2 samples: --exact keeps the results bitwise identical", report["notes"])
 
     def test_memory(self):
