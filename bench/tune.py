@@ -84,7 +84,7 @@ def make_conf(build, folder, modules, schedule, ranks):
 
 
 def has_replicas(conf):
-    """Replicas of batch norm keep different statistics, so that the model is another one."""
+    """Returns whether a stage has replicas, which keep different statistics of batch norm: the model is another one then."""
     with open(conf) as file:
         return any(len(ranks) > 1 for ranks in json.load(file)["stage_to_rank_map"].values())
 

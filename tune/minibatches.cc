@@ -17,24 +17,26 @@ static int64_t MinibatchesIn(const DataJob& data, const Job& job, const std::str
   try {
     return OpenSource(data)->samples() / SamplesOf(job);
   } catch (const std::exception& error) {
-    throw Error(job.path + ": " + where,
-                std::string("--merge-minibatches counts its samples: ") + error.what());
+    throw Error(
+        job.path + ": " + where,
+        std::string("cannot be read, and --merge-minibatches needs the number of samples: ") +
+            error.what());
   }
 }
 
 // Returns why steps would have other samples if their minibatches were one, or "".
 static std::string WhyOtherSamples(const Job& job) {
-  const auto uneven = [&](const char* data, int64_t minibatches) {
-    return std::string("an epoch of ") + data + " has " + Counted(minibatches, "minibatch") +
-           ", which is not a multiple of " + std::to_string(job.accumulate);
+  const auto why = [&](const DataJob& data, const std::string& where) -> std::string {
+    const int64_t minibatches = MinibatchesIn(data, job, where);
+    if (minibatches > 0 && minibatches % job.accumulate == 0) return "";
+    const std::string wanted = std::to_string(job.accumulate);
+    return "an epoch of " + where + " has " + Counted(minibatches, "minibatch") +
+           ", and should have " + wanted + " or a multiple of " + wanted;
   };
-  const int64_t minibatches = MinibatchesIn(job.data, job, "data");
-  const bool one_epoch = job.steps <= minibatches / job.accumulate;
-  if (minibatches % job.accumulate != 0 && !one_epoch) return uneven("the data", minibatches);
+  if (const std::string data = why(job.data, "\"data\""); !data.empty()) return data;
   if (job.validation.every == 0) return "";
   if (job.validation.steps > 0) return "\"steps\" of the validation are minibatches";
-  const int64_t validated = MinibatchesIn(job.validation.data, job, "validation.data");
-  return validated % job.accumulate != 0 ? uneven("the validation", validated) : "";
+  return why(job.validation.data, "the validation's \"data\"");
 }
 
 // Returns true if replicas of a stage would get other microbatches.
@@ -49,7 +51,8 @@ static bool ChangesReplicas(const TuneRequest& request, const Job& job) {
 // Returns why one minibatch would have other results, or "".
 static std::string WhyOtherResults(const TuneRequest& request,
                                    const std::vector<WrittenBuffer>& written, const Job& job) {
-  if (!job.plan.empty() || !job.costs.empty()) return "its plan or costs are for one of them";
+  if (!job.plan.empty() || !job.costs.empty())
+    return "the job's plan or costs are for a single minibatch";
   if (job.partial) return "with \"partial\", the last step of an epoch depends on them";
   if (SamplesOf(job) % job.microbatches != 0) return "their microbatches differ in size";
   if (std::string why = WhyOtherSamples(job); !why.empty()) return why;
@@ -79,14 +82,15 @@ std::string MergeMinibatches(const TuneRequest& request, const std::vector<Writt
   job = ParseJob(text, job.path, job.path);
   job.text = FormatJson(text);
   return given + " are merged into one of " + std::to_string(SamplesOf(job)) +
-         " in all candidates, also in the job as given";
+         " in all candidates, including the job as given";
 }
 
 std::string MinibatchesStay(const TuneRequest& request, const Job& job) {
   std::string note =
       "times are per minibatch: a step accumulates " + std::to_string(job.accumulate);
   if (request.options == "--" && !request.exact)
-    note += " (--merge-minibatches makes one of them, which may be faster, and take more memory)";
+    note +=
+        " (--merge-minibatches merges them into one, which may be faster, and take more memory)";
   return note;
 }
 

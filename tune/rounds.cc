@@ -67,13 +67,9 @@ struct FirstOutputs {
   int microbatches = 0;  // 0: nothing ran
 };
 
-std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
-                                      const TuneRow& row, const TuneRun& run, FirstOutputs& first) {
-  const std::string output = request.scratch + "/candidate_output.safetensors";
-  const int microbatches = row.candidate.microbatches;
-  const std::optional<MeasuredStep> pass = MeasurePass(
-      {run, request.input, microbatches, row.candidate.threads, request.scratch, output}, budget);
-  if (!pass || !row.steps.empty()) return pass;
+// Keeps the first outputs, and throws Error if others differ from them.
+void CompareOutputs(const TuneRequest& request, int microbatches, const std::string& output,
+                    FirstOutputs& first) {
   if (first.microbatches == 0) {
     std::filesystem::rename(output, first.file);
     first.microbatches = microbatches;
@@ -81,9 +77,17 @@ std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudg
     throw Error(request.input, "with " + Counted(microbatches, "microbatch") + ", output " + why +
                                    " from that with " + std::to_string(first.microbatches) +
                                    ": forward mixes rows, or draws random numbers");
-  } else {
-    std::filesystem::remove(output);  // it may be large
   }
+}
+
+std::optional<MeasuredStep> PassOfRow(const TuneRequest& request, const TuneBudget& budget,
+                                      const TuneRow& row, const TuneRun& run, FirstOutputs& first) {
+  const std::string output = request.scratch + "/candidate_output.safetensors";
+  const int microbatches = row.candidate.microbatches;
+  const std::optional<MeasuredStep> pass = MeasurePass(
+      {run, request.input, microbatches, row.candidate.threads, request.scratch, output}, budget);
+  if (pass && row.steps.empty()) CompareOutputs(request, microbatches, output, first);
+  std::filesystem::remove(output);  // it may be large
   return pass;
 }
 

@@ -78,7 +78,7 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
       });
   const bool overlaps = IsAsynchronous(job);
   if (profile == problem.profiles.end() || overlaps) {
-    notes.push_back(std::string(problem.forward_only ? "the plain run" : "the unmodified job") +
+    notes.push_back(std::string(problem.forward_only ? "the plain run" : "the run as given") +
                     " is not among the candidates: " +
                     (overlaps ? "its steps overlap, and those of the candidates do not"
                               : "its modules were not measured"));
@@ -92,7 +92,7 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
         return !std::count(run.plan.recompute.begin(), run.plan.recompute.end(), stage);
       });
   if (row.own_recompute)
-    notes.push_back("the unmodified job is predicted without its recomputation of parts of stages");
+    notes.push_back("the run as given is predicted without its recomputation of parts of stages");
   const Costs costs = CostsOfConf(problem, *profile, run.conf);
   row.candidate =
       PredictOrder({problem, *profile, run.conf, costs, run.plan},
@@ -157,7 +157,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     rows.push_back(*given);
     rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
-    outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the unmodified job") +
+    outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the run as given") +
                             " would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
                             " on a rank, more than " + request.options + "memory");
@@ -236,6 +236,7 @@ void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<
         rate = *found;
         WriteKept(kept, name, 1, *rate);
       }
+      std::filesystem::remove(output);  // it may be large
     }
   } catch (const Error& error) {
     notes.push_back("the disk is not measured: " + std::string(error.what()));
@@ -347,7 +348,8 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   // With one size of microbatches, the best differ by little else than their schedules.
-  if (sizes.size() == 1) problem.alike = static_cast<size_t>(request.candidates);
+  if (sizes.size() == 1 && !request.infers())
+    problem.alike = static_cast<size_t>(request.candidates);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);

@@ -128,6 +128,8 @@ class Tune(Case):
         refused = self.tune("overlap", "--no-measure", "--exact", schedule="pipedream")
         self.assertEqual(refused.code, 1, refused.out)
         self.assertIn("--exact: the steps of pipedream overlap, and no other schedule has its results", refused.out)
+        merges = self.tune("overlap", "--exact", "--merge-minibatches")
+        self.assertEqual(merges.code, 2, merges.out)
         both = self.tune("overlap", "--exact", "--change-microbatch")
         self.assertEqual(both.code, 2, both.out)
 
@@ -536,8 +538,8 @@ class Tune(Case):
             return load_file(self.path("sums_trained.safetensors"))
         save_file({"x": torch.rand(24, 6), "y": torch.rand(24, 3)}, self.path("sums.safetensors"))
         notes, _ = self.notes("sums", package, job, "--in-process", "--merge-minibatches")
-        self.assertIn("the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in all candidates, also "
-                      "in the job as given", notes)
+        self.assertIn("the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in all candidates, "
+                      "including the job as given", notes)
         report = json.loads(self.path("sums/report.json").read_text())
         # The model computes its loss, so microbatches have 2 samples as before.
         self.assertEqual({each["microbatches"] for each in report["candidates"]}, {6})
@@ -550,7 +552,7 @@ class Tune(Case):
         for name, weight in found.items():
             torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
         save_file({"x": torch.rand(28, 6), "y": torch.rand(28, 3)}, self.path("sums.safetensors"))
-        self.refuse_to_merge(package, job, "an epoch of the data has 7 minibatches, which is not a multiple of 3")
+        self.refuse_to_merge(package, job, 'an epoch of "data" has 7 minibatches, and should have 3 or a multiple of 3')
 
     def refuse_to_merge(self, package, job, why):
         refused = pipewright("tune", package, self.write_job(job), "--ranks", 3, "-o", self.path("refused"),
@@ -588,6 +590,9 @@ class Tune(Case):
         job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse", "optimizer": SGD,
                "microbatches": 3, "microbatch_size": 2, "accumulate": 2, "steps": 9}
         self.refuse_to_merge(package, job, "forward writes to norm.running_mean, and replicas would get other microbatches")
+        for changes in ({"microbatches": 2, "microbatch_size": 3}, {"buffers": "merge"}):
+            notes, _ = self.notes("norms", package, {**job, **changes}, "--merge-minibatches", "--in-process", "--force")
+            self.assertTrue([note for note in notes if "minibatches of 6 samples that a step accumulates are merged" in note])
 
 
 class Mixed(torch.nn.Module):

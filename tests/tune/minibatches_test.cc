@@ -55,7 +55,7 @@ TEST(MergeMinibatches, KeepsMicrobatchesAndTheRest) {
   EXPECT_EQ(job.data.tokens, JobWith(24).data.tokens);
   EXPECT_EQ(note,
             "the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in "
-            "all candidates, also in the job as given");
+            "all candidates, including the job as given");
   EXPECT_EQ(MergeMinibatches({}, {}, job),
             "--merge-minibatches changes nothing: a step has one minibatch");
 
@@ -72,15 +72,13 @@ TEST(MergeMinibatches, KeepsMicrobatchesAndTheRest) {
 TEST(MergeMinibatches, OnlyIfEpochsEndWhereStepsDo) {
   EXPECT_EQ(WhyNot(JobWith(12)), "");
   EXPECT_EQ(WhyNot(JobWith(27)), "") << "three samples are left out of each epoch either way";
-  for (int samples : {4, 11, 16, 20, 28})
-    EXPECT_EQ(WhyNot(JobWith(samples)), "an epoch of the data has " +
+  for (int samples : {3, 4, 11, 16, 20, 28})
+    EXPECT_EQ(WhyNot(JobWith(samples)), "an epoch of \"data\" has " +
                                             Counted(samples / 4, "minibatch") +
-                                            ", which is not a multiple of 3");
-  EXPECT_EQ(WhyNot(JobWith(28, {{"steps", 2}})), "") << "the run ends in the first epoch";
-  EXPECT_NE(WhyNot(JobWith(28, {{"steps", 3}})), "");
+                                            ", and should have 3 or a multiple of 3");
   std::filesystem::remove(TempPath("text.bin"));
   EXPECT_NE(WhyNot(ReadJob(TempPath("job.json")))
-                .find("job.json: data: --merge-minibatches counts its samples: "),
+                .find("job.json: \"data\": cannot be read, and --merge-minibatches needs "),
             std::string::npos);
 }
 
@@ -94,11 +92,13 @@ TEST(MergeMinibatches, OnlyIfNothingElseCountsThem) {
   };
   EXPECT_EQ(validates(12, nullptr), "");
   EXPECT_EQ(validates(16, nullptr),
-            "an epoch of the validation has 4 minibatches, which is not a multiple of 3");
+            "an epoch of the validation's \"data\" has 4 minibatches, and should have 3 or a "
+            "multiple of 3");
   EXPECT_EQ(validates(12, "steps"), "\"steps\" of the validation are minibatches");
   EXPECT_EQ(WhyNot(JobWith(24, {{"partial", true}})),
             "with \"partial\", the last step of an epoch depends on them");
-  EXPECT_EQ(WhyNot(JobWith(24, {{"plan", "plan.csv"}})), "its plan or costs are for one of them");
+  EXPECT_EQ(WhyNot(JobWith(24, {{"plan", "plan.csv"}})),
+            "the job's plan or costs are for a single minibatch");
   EXPECT_EQ(WhyNot(JobWith(24, {{"schedule", "pipedream"}})),
             TempPath("job.json") +
                 ": schedule: pipedream does not support \"accumulate\"\n"
@@ -111,13 +111,14 @@ TEST(MergeMinibatches, OnlyIfNothingElseCountsThem) {
   EXPECT_EQ(WhyNot(ReadJob(TempPath("job.json"))), "their microbatches differ in size");
 }
 
-TEST(MergeMinibatches, IsSuggestedWhereItIsAllowed) {
+TEST(MergeMinibatches, IsSuggestedUnlessExactOrInARun) {
   const Job job = JobWith(24);
   const std::string note = "times are per minibatch: a step accumulates 3";
   TuneRequest request;
-  EXPECT_EQ(MinibatchesStay(request, job), note +
-                                               " (--merge-minibatches makes one of them, which "
-                                               "may be faster, and take more memory)");
+  EXPECT_EQ(MinibatchesStay(request, job),
+            note +
+                " (--merge-minibatches merges them into one, which may be faster, and take "
+                "more memory)");
   request.exact = true;
   EXPECT_EQ(MinibatchesStay(request, job), note);
   request.exact = false, request.options = "--tune-";
