@@ -184,8 +184,8 @@ class Tune(Case):
             self.assertEqual(candidate["measured"], [])
         steps = [c["predicted"] for c in report["candidates"]]
         self.assertEqual(steps, sorted(steps))
-        alike = [(c["ranks"], c["threads"]) for c in report["candidates"]]
-        self.assertGreaterEqual(max(map(alike.count, alike)), 5, "all five candidates may differ by their schedules only")
+        schedules = [c["schedule"] for c in report["candidates"] if c["ranks"] == 2 and not c["as_given"]]
+        self.assertGreaterEqual(len(schedules), 3, "all candidates may have the same ranks and microbatches")
         self.assertIn("the microbatch stays at 2 samples: --exact keeps the results bitwise identical", report["notes"])
 
     def test_memory(self):
