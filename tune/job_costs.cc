@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "formats/conf.h"
 #include "plan/schedules/table.h"
+#include "plan/tune/predict.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
 #include "tune/kept.h"
@@ -20,82 +21,154 @@ namespace pipewright {
 namespace {
 
 constexpr int kSteps = 5;
+constexpr double kMicroseconds = 1e-6;
 
-// Returns the figures of a run on one rank with microbatches of this size; none if the budget is
-// over.
+bool Is(const TuneProfile& profile, const TuneShape& shape) {
+  return profile.profile.threads == shape.threads && profile.ranks == shape.ranks;
+}
+
+// Puts all modules in one stage.
+Conf OneStage(int modules, int replicas) {
+  Conf conf = GroupModules(modules, 1);
+  conf.stage_to_ranks[0].clear();
+  for (int rank = 0; rank < replicas; ++rank) conf.stage_to_ranks[0].push_back(rank);
+  return conf;
+}
+
+const TuneProfile* ProfileOf(const std::vector<TuneProfile>& profiles, const TuneShape& shape,
+                             int64_t size) {
+  for (const TuneProfile& each : profiles)
+    if (Is(each, shape) && each.profile.microbatch == size) return &each;
+  return nullptr;
+}
+
+// Returns all ranks if each can run the whole model with microbatches of this size, and otherwise
+// 1: a step has no more samples than the job's, and half of the host's memory must do.
+int Replicas(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+             const TuneShape& shape, int64_t size) {
+  const TuneProfile* profile = ProfileOf(problem.profiles, shape, size);
+  const bool here = problem.machines.speeds.empty();
+  if (!here || !profile || shape.ranks * size > SamplesOf(job)) return 1;
+  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), shape.ranks);
+  const double peak =
+      LargestPeak(Predict(problem, *profile, conf, kDefaultSchedule, shape.ranks, {}));
+  const int on_host = RanksOnOneHost(request.start.hosts, shape.ranks);
+  return on_host * peak < static_cast<double>(MemoryHere()) / 2 ? shape.ranks : 1;
+}
+
+// Returns the figures of a run with microbatches of this size; none if the budget is over.
 std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
-                                 const TuneBudget& budget, int threads, int64_t size, int modules) {
+                                 const TuneBudget& budget, const TuneShape& run, int64_t size,
+                                 int modules) {
   const std::string job_file = request.scratch + "/own_job.json",
                     conf_file = request.scratch + "/own_conf.json";
-  const int64_t samples = SamplesOf(job);
-  const auto microbatches = size == job.microbatch_size
-                                ? job.microbatches
-                                : static_cast<int>((samples + size - 1) / size);
-  JobChanges changes = {kDefaultSchedule, microbatches, samples};
-  changes.threads = threads;
+  const auto microbatches = static_cast<int>(SamplesOf(job) / (size * run.ranks)) * run.ranks;
+  JobChanges changes = {kDefaultSchedule, microbatches, microbatches * size};
+  changes.threads = run.threads;
   WriteFile(job_file, ChangedJob(ParseJson(job.text, job.path), job.path, job_file, changes));
-  WriteFile(conf_file, WriteConf(GroupModules(modules, 1)));
-  return BenchRun(
-      {request.package, job_file, conf_file, 1, RunsInProcess(request, 1), kSteps, request.start},
-      budget);
+  WriteFile(conf_file, WriteConf(OneStage(modules, run.ranks)));
+  return BenchRun({request.package, job_file, conf_file, run.ranks,
+                   RunsInProcess(request, run.ranks), kSteps, request.start},
+                  budget);
 }
 
 // Returns the name for the measurements of jobs with these losses, optimizer and sizes.
-std::string NameOf(const TuneRequest& request, const Job& job, int threads, int64_t size) {
+std::string NameOf(const TuneRequest& request, const Job& job, const TuneShape& run, int64_t size) {
   Json text = ParseJson(job.text, job.path);
   for (const char* key :
        {"data", "validation", "steps", "save", "metrics", "checkpoint", "report", "tensorboard",
         "schedule", "plan", "costs", "memory", "recompute", "seed", "log_every"})
     text.erase(key);
   std::string name = KeptPrefix(request, job) + "job-" + HexHash(text.dump()) + "-" +
-                     std::to_string(threads) + "-threads";
+                     std::to_string(run.threads) + "-threads";
+  if (run.ranks > 1)
+    name +=
+        (RunsInProcess(request, run.ranks) ? "-ranks-" : "-processes-") + std::to_string(run.ranks);
   if (size != job.microbatch_size) name += "-" + std::to_string(size) + "-samples";
   return name;
 }
 
-int64_t LargestSize(const TuneProblem& problem, int threads) {
-  int64_t largest = 0;
-  for (const TuneProfile& each : problem.profiles)
-    if (each.profile.threads == threads) largest = std::max(largest, each.profile.microbatch);
-  return largest;
+// Returns the sizes to measure: the job's own, the largest of which each rank can have a
+// microbatch, and the largest.
+std::vector<int64_t> SizesOf(const Job& job, const TuneProblem& problem, const TuneShape& shape) {
+  std::vector<int64_t> sizes = {job.microbatch_size, 0, 0};
+  for (const TuneProfile& each : problem.profiles) {
+    if (!Is(each, shape)) continue;
+    const int64_t size = each.profile.microbatch;
+    if (size * shape.ranks <= SamplesOf(job)) sizes[1] = std::max(sizes[1], size);
+    sizes[2] = std::max(sizes[2], size);
+  }
+  if (sizes[1] == 0 || !problem.machines.speeds.empty()) sizes[1] = sizes[2];
+  return sizes;
 }
 
-// Holds what a run takes beyond its modules, in seconds and bytes as in TuneProfile.
-struct Rest {
+// Holds what steps of the job take, as in TuneProfile.
+struct JobCosts {
   int64_t size = 1;  // samples of a microbatch
-  double forward = 0, backward = 0, step_per_byte = 0;
-  double kept = 0, peak = 0;
+  double loss_forward = 0, loss_backward = 0, step_per_byte = 0;
+  double loss_kept = 0, loss_peak = 0;
 };
 
-std::optional<Rest> RestOf(const Json& figures, int threads, int64_t size,
-                           const TuneProblem& problem) {
-  constexpr double kMicroseconds = 1e-6;
-  const auto of_size = [&](const TuneProfile& each) {
-    return each.profile.threads == threads && each.profile.microbatch == size;
-  };
-  const auto profile = std::find_if(problem.profiles.begin(), problem.profiles.end(), of_size);
-  if (profile == problem.profiles.end()) return std::nullopt;
-  const Json& costs = figures.at("stages").at(0).at("costs");
-  Rest rest = {size, kMicroseconds * costs.at("F").get<double>(),
-               kMicroseconds * costs.at("B").get<double>()};
-  double trained = 0;
-  for (const ProfileNode& node : profile->profile.nodes) {
-    rest.forward -= node.forward.median;
-    rest.backward -= node.backward.median;
-    trained += node.trained;
-  }
-  if (trained <= 0) return std::nullopt;
-  const Json& loss = figures.at("stages").at(0).at("loss");
-  rest.kept = loss.at("kept"), rest.peak = loss.at("peak");
-  rest.forward = std::max(0.0, rest.forward), rest.backward = std::max(0.0, rest.backward);
-  rest.step_per_byte = kMicroseconds * costs.at("step").get<double>() / trained;
-  return rest;
+JobCosts CostsIn(const Json& figures, int64_t size, double trained) {
+  const Json& stage = figures.at("stages").at(0);
+  const Json& loss = stage.at("loss");
+  JobCosts costs = {size};
+  costs.loss_forward = kMicroseconds * loss.at("F").get<double>();
+  costs.loss_backward = kMicroseconds * loss.at("B").get<double>();
+  costs.loss_kept = loss.at("kept"), costs.loss_peak = loss.at("peak");
+  costs.step_per_byte = kMicroseconds * stage.at("costs").at("step").get<double>() / trained;
+  return costs;
 }
 
-// Returns the value for `size` samples on the line through two rests, or through zero and one.
-double OnLine(const std::vector<Rest>& rests, double Rest::* value, int64_t size) {
-  const Rest &first = rests.front(), &last = rests.back();
-  if (rests.size() == 1)
+// How much longer a run takes than its profile says.
+struct Slowdown {
+  double forward = 1, backward = 1, exchange = 1;
+};
+
+// Returns seconds of the modules in a run, whose loss takes a part of them, divided by those in
+// their profile.
+double Ratio(double whole, double loss, double profiled) {
+  return whole > loss && profiled > 0 ? (whole - loss) / profiled : 1;
+}
+
+Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneProblem& problem) {
+  double forward = 0, backward = 0;
+  for (const ProfileNode& node : profile.profile.nodes) {
+    forward += node.forward.median;
+    backward += node.backward.median;
+  }
+  const Json& stage = figures.at("stages").at(0);
+  const Json &costs = stage.at("costs"), &loss = stage.at("loss");
+  auto seconds = [](const Json& time) { return kMicroseconds * time.get<double>(); };
+  Slowdown slowdown;
+  slowdown.forward = Ratio(seconds(costs.at("F")), seconds(loss.at("F")), forward);
+  slowdown.backward = Ratio(seconds(costs.at("B")), seconds(loss.at("B")), backward);
+  if (profile.ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
+  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), profile.ranks);
+  const double links = ExchangeTime(conf, CostsOfConf(problem, profile, conf));
+  // The rank that is last waits only for the exchange.
+  double waited = kNoLimit;
+  for (const Json& rank : figures.at("ranks"))
+    waited = std::min(waited, rank.at("waited").get<double>());
+  const double reduce = stage["actions"]["REDUCE_GRAD"].at("typical");
+  if (links > 0) slowdown.exchange = (reduce + waited) / links;
+  return slowdown;
+}
+
+void SlowDown(const Slowdown& slowdown, TuneProfile& profile) {
+  for (ProfileNode& node : profile.profile.nodes) {
+    node.forward.median *= slowdown.forward;
+    for (ProfileTime* time : {&node.backward, &node.input_gradient, &node.weight_gradient})
+      time->median *= slowdown.backward;
+  }
+  profile.exchange = slowdown.exchange;
+}
+
+// Returns the value for `size` samples on the line through those of two sizes, or through zero and
+// one.
+double OnLine(const std::vector<JobCosts>& known, double JobCosts::* value, int64_t size) {
+  const JobCosts &first = known.front(), &last = known.back();
+  if (known.size() == 1)
     return first.*value * static_cast<double>(size) / static_cast<double>(first.size);
   const double share =
       static_cast<double>(size - first.size) / static_cast<double>(last.size - first.size);
@@ -104,68 +177,134 @@ double OnLine(const std::vector<Rest>& rests, double Rest::* value, int64_t size
 
 }  // namespace
 
-void SetJobCosts(const std::map<int64_t, Json>& figures, int threads, TuneProblem& problem) {
-  std::vector<Rest> rests;
-  for (const auto& [size, of_size] : figures)
-    if (const std::optional<Rest> rest = RestOf(of_size, threads, size, problem))
-      rests.push_back(*rest);
-  if (rests.empty()) return;
-  for (TuneProfile& each : problem.profiles) {
-    if (each.profile.threads != threads) continue;
+void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
+                 const std::vector<TuneProfile>& measured, TuneProblem& problem) {
+  if (measured.empty()) return;
+  double trained = 0;
+  for (const ProfileNode& node : measured.front().profile.nodes) trained += node.trained;
+  if (trained <= 0 || figures.empty()) return;
+  std::vector<JobCosts> known;
+  std::optional<Slowdown> least;  // other programs only make runs slower
+  for (const auto& [size, of_size] : figures) {
+    known.push_back(CostsIn(of_size, size, trained));
+    const TuneProfile* profile = ProfileOf(measured, shape, size);
+    // Fewer ranks leave more memory and caches to each than it had in the profile.
+    if (!profile || static_cast<int>(of_size.at("ranks").size()) != shape.ranks) continue;
+    const Slowdown found = SlowdownIn(of_size, *profile, problem);
+    if (!least) least = found;
+    least = {std::min(least->forward, found.forward), std::min(least->backward, found.backward),
+             std::min(least->exchange, found.exchange)};
+  }
+  for (size_t i = 0; i < measured.size(); ++i) {
+    if (!Is(measured[i], shape)) continue;
+    TuneProfile& each = problem.profiles[i] = measured[i];
     const int64_t size = each.profile.microbatch;
-    each.loss_forward = OnLine(rests, &Rest::forward, size);
-    each.loss_backward = OnLine(rests, &Rest::backward, size);
-    each.loss_kept = OnLine(rests, &Rest::kept, size);
-    each.loss_peak = OnLine(rests, &Rest::peak, size);
+    each.loss_forward = OnLine(known, &JobCosts::loss_forward, size);
+    each.loss_backward = OnLine(known, &JobCosts::loss_backward, size);
+    each.loss_kept = OnLine(known, &JobCosts::loss_kept, size);
+    each.loss_peak = OnLine(known, &JobCosts::loss_peak, size);
     // After a single microbatch, the gradients are where its backward left them.
-    each.step_per_byte = (size >= rests.back().size ? rests.back() : rests.front()).step_per_byte;
+    each.step_per_byte = (size >= known.back().size ? known.back() : known.front()).step_per_byte;
+    if (least) SlowDown(*least, each);
   }
 }
+
+namespace {
+
+// What was measured, by size.
+struct Measured {
+  std::map<TuneShape, std::map<int64_t, Json>> figures;
+  std::map<TuneShape, std::string> failures;
+};
+
+// Gives shapes that were not measured the costs of others with as many threads, and says what is
+// missing.
+void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& measured,
+                      const TuneBudget& budget, TuneProblem& problem,
+                      std::vector<std::string>& notes) {
+  std::set<std::string> missing;
+  for (const auto& [shape, figures] : measured.figures) {
+    const auto failure = measured.failures.find(shape);
+    const bool failed = failure != measured.failures.end();
+    if (!figures.empty()) {
+      if (failed)
+        missing.insert(
+            "predictions assume that the loss takes as much time and memory for each "
+            "sample as in smaller microbatches, since larger ones do not run as one "
+            "stage: " +
+            failure->second);
+      continue;
+    }
+    const auto like = std::find_if(
+        measured.figures.begin(), measured.figures.end(), [&, own = shape](const auto& other) {
+          return other.first.threads == own.threads && !other.second.empty();
+        });
+    if (like != measured.figures.end())
+      SetJobCosts(like->second, shape, profiles, problem);
+    else
+      missing.insert("predictions for ranks of " + Counted(shape.threads, "thread") +
+                     " are without loss and optimizer: " +
+                     (failed ? "the job does not run as one stage: " + failure->second
+                             : budget.Ended() + " ended the measurements"));
+  }
+  notes.insert(notes.end(), missing.begin(), missing.end());
+}
+
+}  // namespace
 
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const KeptMeasurements kept = KeptFor(request, problem.manifest);
-  std::set<int, std::greater<>> threads;  // those that use most cores first
-  for (const TuneProfile& profile : problem.profiles) threads.insert(profile.profile.threads);
-  std::map<int, std::map<int64_t, Json>> figures;  // by threads and size
-  std::set<int> failed;
-  for (const bool largest : {false, true})
-    for (int count : threads) {
-      const int64_t size = largest ? LargestSize(problem, count) : job.microbatch_size;
-      std::map<int64_t, Json>& by_size = figures[count];
-      if (by_size.count(size) || failed.count(count)) continue;
-      try {
-        const std::string name = NameOf(request, job, count, size);
-        std::optional<Json> of_size = ReadKept(kept, name, kSteps);
-        // Earlier versions did not measure the loss's memory.
-        if (of_size && !of_size->at("stages").at(0).contains("loss")) of_size.reset();
-        if (!of_size && !budget.IsOver()) {
-          Say(request, "loss and optimizer: 1 rank of " + Counted(count, "thread") +
-                           ", microbatches of " + Counted(size, "sample"));
-          of_size = FiguresOfJob(request, job, budget, count, size, modules);
-          if (of_size) WriteKept(kept, name, kSteps, *of_size);
-        }
-        if (!of_size) continue;
-        by_size[size] = *of_size;
-        SetJobCosts(by_size, count, problem);
-      } catch (const std::exception& error) {
-        failed.insert(count);
-        notes.push_back((by_size.empty()
-                             ? "predictions are without loss and optimizer, since the job does not "
-                               "run on one rank: "
-                             : "predictions assume that the loss takes as much time and memory for "
-                               "each sample as in the job's microbatches, since larger ones do not "
-                               "run on one rank: ") +
-                        std::string(error.what()));
-      }
-    }
-  const bool missing = std::any_of(threads.begin(), threads.end(), [&](int count) {
-    return figures[count].empty() && !failed.count(count);
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  std::vector<TuneShape> shapes;
+  for (const TuneProfile& each : profiles) {
+    const TuneShape shape = {each.profile.threads, each.ranks};
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+  }
+  std::stable_sort(shapes.begin(), shapes.end(), [](const TuneShape& a, const TuneShape& b) {
+    return a.threads * a.ranks > b.threads * b.ranks;  // those that use most cores first
   });
-  if (missing)
-    notes.push_back(budget.Ended() +
-                    " ended the measurements: predictions are without loss and optimizer");
+  std::map<std::string, Json> known;  // by name: shapes may share a run
+  auto figures_of = [&](const TuneShape& run, int64_t size, std::string& error) {
+    std::optional<Json> found;
+    error.clear();
+    try {
+      const std::string name = NameOf(request, job, run, size);
+      found = known.count(name) ? known[name] : ReadKept(kept, name, kSteps);
+      // Earlier versions did not measure the loss by itself.
+      if (found && !found->at("stages").at(0).value("loss", Json()).contains("F")) found.reset();
+      if (!found && !budget.IsOver()) {
+        Say(request, "steps of the job: " + Counted(run.ranks, "rank") + " of " +
+                         Counted(run.threads, "thread") + ", microbatches of " +
+                         Counted(size, "sample"));
+        found = FiguresOfJob(request, job, budget, run, size, modules);
+        if (found) WriteKept(kept, name, kSteps, *found);
+      }
+      if (found) known[name] = *found;
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    return found;
+  };
+  Measured measured;
+  for (const TuneShape& shape : shapes) measured.figures[shape];
+  for (const size_t at : {0, 1, 2})
+    for (const TuneShape& shape : shapes) {
+      const int64_t size = SizesOf(job, problem, shape)[at];
+      std::map<int64_t, Json>& by_size = measured.figures[shape];
+      if (by_size.count(size) || measured.failures.count(shape)) continue;
+      const int replicas = Replicas(request, job, problem, shape, size);
+      std::string error;
+      std::optional<Json> found = figures_of({shape.threads, replicas}, size, error);
+      if (!error.empty() && replicas > 1)  // they take more memory than one rank
+        found = figures_of({shape.threads, 1}, size, error);
+      if (!error.empty()) measured.failures[shape] = error;
+      if (!found) continue;
+      by_size[size] = *found;
+      SetJobCosts(by_size, shape, profiles, problem);
+    }
+  CompleteJobCosts(profiles, measured, budget, problem, notes);
 }
 
 }  // namespace pipewright

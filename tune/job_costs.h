@@ -1,4 +1,5 @@
-// What a job adds to its modules: the loss and the optimizer's step.
+// What steps of a job take beyond the profile of its modules: the loss, the optimizer's step, and
+// how much longer the modules take in steps than by themselves.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,17 +13,28 @@
 
 namespace pipewright {
 
-// Measures steps of the job on one rank, for each number of threads, and sets the costs of loss and
-// optimizer in the profiles of `problem`: what a microbatch takes longer than its modules, the
-// memory of its loss, and the time of a step. Measures the job's own microbatches and the largest,
-// since a loss takes time for each microbatch as well as for each sample. Uses what an earlier tune
-// measured. Notes it if the job does not run on one rank or the budget is over: both then count as
-// free.
+// A number of ranks, and of the threads of each, that profiles have.
+struct TuneShape {
+  int threads = 1, ranks = 1;
+  auto operator<=>(const TuneShape&) const = default;
+};
+
+// Measures steps of the job with all modules in one stage, for each shape, and sets the costs of
+// the job in the profiles of `problem`: time and memory of the loss, and the time of the
+// optimizer's step. The ranks run replicas of the stage if a step's samples and half of the host's
+// memory are enough for that: then all cores are as busy as in a run, and the times of the
+// profile's modules become those that they take in these steps. Otherwise, one rank runs it.
+// Measures the job's own microbatches, the largest for replicas, and the largest. Uses what an
+// earlier tune measured. Where the job does not run as one stage, or the budget is over, profiles
+// get the costs of others with as many threads. If there are none, the costs of the job are 0, and
+// a note says so.
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes);
 
-// Sets the costs in the profiles with `threads` threads from the figures of `bench --json`, all
-// modules in one stage, by the samples of a microbatch.
-void SetJobCosts(const std::map<int64_t, Json>& figures, int threads, TuneProblem& problem);
+// Sets the costs of the job in those of the problem's profiles that have this shape. `figures` are
+// those of `bench --json`, all modules in one stage, by the samples of a microbatch, and `measured`
+// are the profiles before.
+void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
+                 const std::vector<TuneProfile>& measured, TuneProblem& problem);
 
 }  // namespace pipewright

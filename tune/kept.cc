@@ -24,6 +24,11 @@ int CoresHere() {
   return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+int64_t MemoryHere() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
 std::string MachineName() {
   std::string name = "unknown processor";
   std::ifstream file("/proc/cpuinfo");
@@ -32,9 +37,7 @@ std::string MachineName() {
       name = line.substr(line.find(':') + 2);
       break;
     }
-  const auto memory =
-      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  return name + ", " + Counted(CoresHere(), "core") + ", " + SizeText(memory);
+  return name + ", " + Counted(CoresHere(), "core") + ", " + SizeText(MemoryHere());
 }
 
 double BusySeconds() {

@@ -19,6 +19,9 @@ std::string MachineName();
 // Returns the number of cores that this process may use.
 int CoresHere();
 
+// Returns the bytes of this host's memory.
+int64_t MemoryHere();
+
 // Returns the core seconds that all programs of the machine have used so far; 0 if unknown.
 double BusySeconds();
 

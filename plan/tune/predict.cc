@@ -45,24 +45,6 @@ void UseMachines(const TuneMachines& machines, const Conf& conf, Costs& costs) {
     }
 }
 
-// Returns the time in which the replicas of each stage exchange their gradients, on the rank that
-// takes longest, if they do it as a ring.
-double ExchangeTime(const Conf& conf, const Costs& costs) {
-  std::map<int, double> time;  // by rank
-  double longest = 0;
-  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s) {
-    const std::vector<int>& ranks = conf.stage_to_ranks[s];
-    const auto count = static_cast<double>(ranks.size());
-    if (count < 2) continue;
-    const double bytes = costs.stages[s].gradients / count;
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      const double hop = TransferTime(costs, ranks[r], ranks[(r + 1) % ranks.size()], bytes);
-      longest = std::max(longest, time[ranks[r]] += 2 * (count - 1) * hop);
-    }
-  }
-  return longest;
-}
-
 std::vector<char> Flags(const std::vector<int>& stages, size_t count) {
   std::vector<char> flags(stages.empty() ? 0 : count, 0);
   for (int stage : stages) flags[static_cast<size_t>(stage)] = 1;
@@ -90,7 +72,8 @@ TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
   const Figures figures =
       Measure(plan, prospect.costs, Simulate(plan, prospect.costs, options), options);
   const bool forward_only = prospect.problem.forward_only;
-  const double exchange = forward_only ? 0 : ExchangeTime(prospect.conf, prospect.costs);
+  const double exchange =
+      forward_only ? 0 : prospect.profile.exchange * ExchangeTime(prospect.conf, prospect.costs);
   candidate.step = (figures.makespan + exchange) / kMicroseconds;
   for (const RankFigures& rank : figures.ranks) {
     candidate.peak_bytes.push_back(rank.peak_bytes);
@@ -182,6 +165,22 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   costs.disk.bandwidth =
       problem.disk / kMicroseconds / std::max(1.0, static_cast<double>(readers.size()));
   return costs;
+}
+
+double ExchangeTime(const Conf& conf, const Costs& costs) {
+  std::map<int, double> time;  // by rank
+  double longest = 0;
+  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s) {
+    const std::vector<int>& ranks = conf.stage_to_ranks[s];
+    const auto count = static_cast<double>(ranks.size());
+    if (count < 2) continue;
+    const double bytes = costs.stages[s].gradients / count;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const double hop = TransferTime(costs, ranks[r], ranks[(r + 1) % ranks.size()], bytes);
+      longest = std::max(longest, time[ranks[r]] += 2 * (count - 1) * hop);
+    }
+  }
+  return longest;
 }
 
 Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches) {

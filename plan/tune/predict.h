@@ -15,6 +15,10 @@ int LossModule(const TuneProblem& problem);
 // optimizer, on the problem's machines.
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf);
 
+// Returns the time of the transfers in which the replicas of each stage exchange their gradients as
+// a ring, in microseconds, on the rank that takes longest.
+double ExchangeTime(const Conf& conf, const Costs& costs);
+
 // Returns the order of a named schedule, of compute actions only. Throws Error if it is not defined
 // for these numbers.
 Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches);

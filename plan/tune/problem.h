@@ -28,6 +28,9 @@ struct TuneProfile {
   // Bytes that the loss of a microbatch takes: held until its backward, and at the peak of that
   // backward, which ends before that of the modules begins.
   double loss_kept = 0, loss_peak = 0;
+  // The time in which replicas exchange gradients, divided by the time that their transfers take
+  // according to `profile.links`.
+  double exchange = 1;
 };
 
 // Machines other than the profiled one, by rank. Empty vectors: as profiled.

@@ -95,8 +95,11 @@ Json StagesJson(const Session& session, const RankBytes& bytes) {
                           ? session.stages->MessageBytes(static_cast<int>(e), 0, true)
                           : 0}});
     const auto found = bytes.losses.find(stage);
-    const LossBytes loss = found == bytes.losses.end() ? LossBytes{} : found->second;
-    out["loss"] = {{"kept", loss.kept}, {"peak", loss.peak}};
+    const LossCosts loss = found == bytes.losses.end() ? LossCosts{} : found->second;
+    out["loss"] = {{"kept", loss.kept},
+                   {"peak", loss.peak},
+                   {"F", 1e6 * loss.forward},
+                   {"B", 1e6 * loss.backward}};
   }
   return stages;
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include <map>
 
-#include "runtime/measure/loss_memory.h"
+#include "runtime/measure/loss_costs.h"
 #include "runtime/measure/metered_stages.h"
 #include "runtime/session.h"
 
@@ -15,7 +15,7 @@ struct RankBytes {
   // By stage of this rank, for one microbatch: with only the modules recomputed that the job names,
   // and with all recomputed.
   std::map<int, StageBytes> stages, again;
-  std::map<int, LossBytes> losses;  // a part of those, by stage
+  std::map<int, LossCosts> losses;  // a part of those, by stage
 };
 
 // Runs steps of the run's plan, small steps of two microbatches per replica with the backward whole

@@ -1,4 +1,4 @@
-// The costs of loss and optimizer are what is left of a run without its modules.
+// The costs of a job come from steps with all modules in one stage.
 #include "tune/job_costs.h"
 
 #include <gtest/gtest.h>
@@ -25,36 +25,96 @@ TuneProfile ProfileOf(int ranks, int threads, int64_t size) {
   return made;
 }
 
-Json Figures(double forward, double backward, double step) {
-  return {{"stages",
-           {{{"costs", {{"F", forward}, {"B", backward}, {"step", step}}},
-             {"loss", {{"kept", 40}, {"peak", 100}}}}}}};
+// Times in microseconds.
+Json Figures(double forward, double backward, double step, double loss) {
+  return {{"ranks", {Json::object()}},
+          {"stages",
+           {{{"actions", Json::object()},
+             {"costs", {{"F", forward}, {"B", backward}, {"step", step}}},
+             {"loss", {{"kept", 40}, {"peak", 100}, {"F", loss}, {"B", 2 * loss}}}}}}};
 }
 
-// For 4 samples, the modules take 8 and 16 ms; the run takes 9 and 15.5.
-TEST(TuneJobCosts, AreTheRest) {
+double ForwardOf(const TuneProfile& profile) {
+  double sum = 0;
+  for (const ProfileNode& node : profile.profile.nodes) sum += node.forward.median;
+  return sum;
+}
+
+double BackwardOf(const TuneProfile& profile) {
+  double sum = 0;
+  for (const ProfileNode& node : profile.profile.nodes) sum += node.backward.median;
+  return sum;
+}
+
+// For 4 samples, the modules take 8 and 16 ms in the profile, and 10 % more and 5 % less in steps.
+TEST(TuneJobCosts, AreMeasuredInSteps) {
   TuneProblem problem;
-  problem.profiles = {ProfileOf(1, 1, 4), ProfileOf(2, 1, 8), ProfileOf(1, 2, 4)};
-  SetJobCosts({{4, Figures(9000, 15500, 400)}}, 1, problem);
+  problem.profiles = {ProfileOf(1, 1, 4), ProfileOf(1, 1, 8), ProfileOf(1, 2, 4),
+                      ProfileOf(2, 1, 4)};
+  SetJobCosts({{4, Figures(9800, 17200, 400, 1000)}}, {1, 1}, problem.profiles, problem);
   EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
-  EXPECT_EQ(problem.profiles[0].loss_backward, 0);
+  EXPECT_NEAR(problem.profiles[0].loss_backward, 2e-3, 1e-12);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 1.1 * 8e-3, 1e-9);
+  EXPECT_NEAR(BackwardOf(problem.profiles[0]), 0.95 * 16e-3, 1e-9);
   EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
   EXPECT_NEAR(problem.profiles[1].loss_forward, 2e-3, 1e-12) << "twice the samples";
+  EXPECT_NEAR(ForwardOf(problem.profiles[1]), 1.1 * 16e-3, 1e-9);
   EXPECT_NEAR(problem.profiles[1].step_per_byte, 2e-6, 1e-15);
   EXPECT_EQ(problem.profiles[2].loss_forward, 0) << "other threads";
+  EXPECT_EQ(problem.profiles[3].loss_forward, 0) << "other ranks";
 }
 
 // A loss of 0.8 ms for each microbatch and 0.05 ms for each sample.
 TEST(TuneJobCosts, LossesTakeTimeForEachMicrobatch) {
   TuneProblem problem;
   for (int64_t size : {1, 4, 8, 16}) problem.profiles.push_back(ProfileOf(1, 1, size));
-  SetJobCosts({{4, Figures(9000, 17000, 400)}, {16, Figures(33600, 65600, 200)}}, 1, problem);
+  SetJobCosts({{4, Figures(9000, 18000, 400, 1000)}, {16, Figures(33600, 67200, 200, 1600)}},
+              {1, 1}, problem.profiles, problem);
   for (const auto& [at, loss] :
        {std::pair<size_t, double>{0, 0.85e-3}, {1, 1e-3}, {2, 1.2e-3}, {3, 1.6e-3}}) {
     EXPECT_NEAR(problem.profiles[at].loss_forward, loss, 1e-12);
-    EXPECT_NEAR(problem.profiles[at].loss_backward, loss, 1e-12);
+    EXPECT_NEAR(problem.profiles[at].loss_backward, 2 * loss, 1e-12);
+    EXPECT_NEAR(ForwardOf(problem.profiles[at]),
+                2e-3 * static_cast<double>(problem.profiles[at].profile.microbatch), 1e-9);
     EXPECT_NEAR(problem.profiles[at].step_per_byte, at < 3 ? 2e-6 : 1e-6, 1e-15);
   }
+}
+
+// Two replicas send half of 200 bytes twice: 2 * (10 + 100 / 50) = 24 us. They take 36, of which
+// one rank waits for 6, and the other one also for its peer.
+TEST(TuneJobCosts, ReplicasExchangeMoreSlowlyThanLinks) {
+  TuneProblem problem;
+  problem.manifest.modules.resize(2);
+  std::vector<TuneProfile> profiles = {ProfileOf(2, 1, 4), ProfileOf(2, 1, 8), ProfileOf(1, 1, 4)};
+  for (TuneProfile& each : profiles) {
+    each.profile.links = {{0, 1, 10e-6, 50e6, 0}, {1, 0, 10e-6, 50e6, 0}};
+    for (int m = 0; m < 2; ++m) each.profile.nodes[static_cast<size_t>(m)].module = m;
+  }
+  problem.profiles = profiles;
+  Json figures = Figures(9800, 18000, 400, 1000);
+  figures["ranks"] = {{{"waited", 6}}, {{"waited", 500}}};
+  figures["stages"][0]["actions"]["REDUCE_GRAD"] = {{"typical", 30}};
+  SetJobCosts({{4, figures}}, {1, 2}, profiles, problem);
+  EXPECT_NEAR(problem.profiles[0].exchange, 1.5, 1e-12);
+  EXPECT_NEAR(problem.profiles[1].exchange, 1.5, 1e-12);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 1.1 * 8e-3, 1e-9);
+  EXPECT_EQ(problem.profiles[2].exchange, 1);
+  Conf conf = GroupModules(2, 1);
+  conf.stage_to_ranks = {{0, 1}};
+  const TuneCandidate slow = Predict(problem, problem.profiles[0], conf, "1f1b", 2, {});
+  problem.profiles[0].exchange = 1;
+  const TuneCandidate fast = Predict(problem, problem.profiles[0], conf, "1f1b", 2, {});
+  EXPECT_NEAR(slow.step - fast.step, 12e-6, 1e-12);
+}
+
+// A run on one rank says nothing of the times that two busy ranks take, but of the loss.
+TEST(TuneJobCosts, OneRankTellsNothingOfTwo) {
+  TuneProblem problem;
+  problem.profiles = {ProfileOf(2, 1, 4)};
+  SetJobCosts({{4, Figures(5000, 9000, 400, 1000)}}, {1, 2}, problem.profiles, problem);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 8e-3, 1e-9);
+  EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
+  EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
 }
 
 // Modules keep 100 bytes of a sample each, and their backward takes 105 or 150 bytes of a sample.
@@ -63,7 +123,7 @@ TEST(TuneJobCosts, LossesTakeMemory) {
   TuneProblem problem;
   problem.manifest.modules.resize(2);
   for (int64_t size : {4, 8}) problem.profiles.push_back(ProfileOf(1, 1, size));
-  SetJobCosts({{4, Figures(9000, 17000, 400)}}, 1, problem);
+  SetJobCosts({{4, Figures(9000, 18000, 400, 1000)}}, {1, 1}, problem.profiles, problem);
   EXPECT_EQ(problem.profiles[0].loss_kept, 40);
   EXPECT_EQ(problem.profiles[0].loss_peak, 100);
   EXPECT_EQ(problem.profiles[1].loss_kept, 80) << "twice the samples";
@@ -76,6 +136,10 @@ TEST(TuneJobCosts, LossesTakeMemory) {
       node.peak = 4 * of_sample;
     }
     const Costs costs = CostsOfConf(problem, profile, GroupModules(2, 2));
+    EXPECT_NEAR(costs.stages[0].F, 4000, 1e-6);
+    EXPECT_NEAR(costs.stages[0].B, 8000, 1e-6);
+    EXPECT_NEAR(costs.stages[1].F, 5000, 1e-6);
+    EXPECT_NEAR(costs.stages[1].B, 10000, 1e-6);
     EXPECT_EQ(costs.stages[0].activation, 400) << "has no loss";
     EXPECT_EQ(costs.stages[0].peak.B, 4 * of_sample);
     EXPECT_EQ(costs.stages[1].activation, 440);

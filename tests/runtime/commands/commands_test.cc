@@ -11,7 +11,7 @@
 #include "runtime/commands/bench_requests.h"
 #include "runtime/commands/generate.h"
 #include "runtime/commands/run_trace.h"
-#include "runtime/measure/loss_memory.h"
+#include "runtime/measure/loss_costs.h"
 #include "tests/error_text.h"
 #include "tests/runtime/small_package.h"
 
@@ -120,10 +120,12 @@ TEST(BenchMemory, WeightsGradientsAndActivationsOfARank) {
     EXPECT_EQ(bytes.again.size(), 2u);
     // The mean of squares keeps its target of [2, 3], and makes a gradient of that size.
     ASSERT_EQ(bytes.losses.size(), 1u);
-    const LossBytes& loss = bytes.losses.at(1);
+    const LossCosts& loss = bytes.losses.at(1);
     EXPECT_GE(loss.kept, 24);
     EXPECT_LT(loss.kept, 3 * 24) << "counts the output, too";
     EXPECT_GE(loss.peak, loss.kept + 24);
+    EXPECT_GT(loss.forward, 0);
+    EXPECT_GT(loss.backward, 0);
   });
 }
 

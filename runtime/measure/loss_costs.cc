@@ -1,12 +1,15 @@
-#include "runtime/measure/loss_memory.h"
+#include "runtime/measure/loss_costs.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/median.h"
+#include "runtime/exec/clock.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/stage/run_backward.h"
 #include "runtime/trial/shapes.h"
@@ -22,24 +25,34 @@ struct LossInputs {
   TensorSpec target;
 };
 
-LossBytes BytesOf(const std::vector<LossInputs>& inputs, MemoryMeter& meter) {
+// Computes all losses, also the hits for an accuracy, and then all gradients. `await` waits for the
+// device.
+LossCosts CostsOf(const std::vector<LossInputs>& inputs, bool accuracy, MemoryMeter& meter,
+                  const std::function<void()>& await) {
   const int64_t before = meter.live();
   meter.ResetPeak();
+  const double begin = Now();
   std::vector<at::Tensor> losses, gradients;
-  for (const auto& [job, output, target] : inputs)
-    losses.push_back(Loss(job, output, at::zeros(target.sizes, at::dtype(target.type)), "target"));
+  for (const auto& [job, output, spec] : inputs) {
+    const at::Tensor target = at::zeros(spec.sizes, at::dtype(spec.type));
+    losses.push_back(Loss(job, output, target, "target"));
+    if (accuracy && job.HasClasses()) LossHits(job, output.detach(), target);
+  }
+  await();
+  const double middle = Now();
   const int64_t kept = std::max<int64_t>(0, meter.live() - before);
   for (size_t i = 0; i < losses.size(); ++i) {
     const at::Tensor loss = std::move(losses[i]);
     gradients.push_back(
         RunBackward(EdgesOf({loss}), {at::ones_like(loss)}, EdgesOf({inputs[i].output}))[0]);
   }
-  return {kept, std::max(kept, meter.peak() - before)};
+  await();
+  return {kept, std::max(kept, meter.peak() - before), middle - begin, Now() - middle};
 }
 
 }  // namespace
 
-std::map<int, LossBytes> MeasureLosses(Session& session, Microbatches& source, MemoryMeter& meter) {
+std::map<int, LossCosts> MeasureLosses(Session& session, Microbatches& source, MemoryMeter& meter) {
   const RunPlan& run = session.run;
   const auto rank = session.transport.rank();
   const std::shared_ptr<const std::vector<TensorSpec>> values = session.Shapes(source.Specs(0, 0));
@@ -58,9 +71,19 @@ std::map<int, LossBytes> MeasureLosses(Session& session, Microbatches& source, M
     at::Tensor output = at::zeros(spec.sizes, at::dtype(spec.type).device(device));
     inputs[stages[k]].push_back({job, output.requires_grad_(true), target});
   }
-  std::map<int, LossBytes> bytes;
-  for (const auto& [stage, of_stage] : inputs) bytes[stage] = BytesOf(of_stage, meter);
-  return bytes;
+  constexpr int kTimes = 5;
+  std::map<int, LossCosts> costs;
+  for (const auto& [stage, of_stage] : inputs) {
+    std::vector<double> forward, backward;
+    for (int i = 0; i < kTimes; ++i) {
+      costs[stage] = CostsOf(of_stage, session.job.accuracy, meter, [&] { session.AwaitDevice(); });
+      forward.push_back(costs[stage].forward);
+      backward.push_back(costs[stage].backward);
+    }
+    costs[stage].forward = Median(forward);
+    costs[stage].backward = Median(backward);
+  }
+  return costs;
 }
 
 }  // namespace pipewright
