@@ -125,10 +125,11 @@ struct Slowdown {
   double forward = 1, backward = 1, exchange = 1;
 };
 
-// Returns seconds of the modules in a run, whose loss takes a part of them, divided by those in
-// their profile.
+// Returns the seconds of the modules in a run, whose loss takes a part of them, divided by those in
+// their profile; at least 1.
 double Ratio(double whole, double loss, double profiled) {
-  return whole > loss && profiled > 0 ? (whole - loss) / profiled : 1;
+  // Modules by themselves take no longer: if they did, other programs disturbed the profile.
+  return profiled > 0 ? std::max(1.0, (whole - loss) / profiled) : 1;
 }
 
 Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneProblem& problem) {
@@ -184,7 +185,7 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
   for (const ProfileNode& node : measured.front().profile.nodes) trained += node.trained;
   if (trained <= 0 || figures.empty()) return;
   std::vector<JobCosts> known;
-  std::optional<Slowdown> least;  // other programs only make runs slower
+  std::optional<Slowdown> least;  // other programs make single runs slower
   for (const auto& [size, of_size] : figures) {
     known.push_back(CostsIn(of_size, size, trained));
     const TuneProfile* profile = ProfileOf(measured, shape, size);
