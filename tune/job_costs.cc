@@ -120,8 +120,9 @@ JobCosts CostsIn(const Json& figures, int64_t size, double trained) {
   return costs;
 }
 
-// How much longer a run takes than its profile says.
+// How much longer a run takes than its profile says, as a factor.
 struct Slowdown {
+  const TuneProfile* profile = nullptr;
   double forward = 1, backward = 1, exchange = 1;
 };
 
@@ -141,7 +142,7 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   const Json& stage = figures.at("stages").at(0);
   const Json &costs = stage.at("costs"), &loss = stage.at("loss");
   auto seconds = [](const Json& time) { return kMicroseconds * time.get<double>(); };
-  Slowdown slowdown;
+  Slowdown slowdown = {&profile};
   slowdown.forward = Ratio(seconds(costs.at("F")), seconds(loss.at("F")), forward);
   slowdown.backward = Ratio(seconds(costs.at("B")), seconds(loss.at("B")), backward);
   if (profile.ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
@@ -156,13 +157,30 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   return slowdown;
 }
 
-void SlowDown(const Slowdown& slowdown, TuneProfile& profile) {
-  for (ProfileNode& node : profile.profile.nodes) {
-    node.forward.median *= slowdown.forward;
-    for (ProfileTime* time : {&node.backward, &node.input_gradient, &node.weight_gradient})
-      time->median *= slowdown.backward;
-  }
-  profile.exchange = slowdown.exchange;
+// Adds what the modules took longer in runs with microbatches of the sizes next to that of `each`.
+// A module that other modules have driven out of the caches reads its weights anew for every
+// microbatch, of whatever size: so this is time, not a factor.
+void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
+  const int64_t size = each.profile.microbatch;
+  const auto next = runs.lower_bound(size);
+  const auto& [above, slower] = next == runs.end() ? *runs.rbegin() : *next;
+  const auto& [below, slow] = next == runs.begin() ? *next : *std::prev(next);
+  const double share = above > below && size < above
+                           ? static_cast<double>(size - below) / static_cast<double>(above - below)
+                           : 1;
+  auto add = [&](const Slowdown& run, double part) {
+    for (size_t i = 0; i < each.profile.nodes.size(); ++i) {
+      const ProfileNode& by_itself = run.profile->profile.nodes[i];
+      ProfileNode& node = each.profile.nodes[i];
+      node.forward.median += part * (run.forward - 1) * by_itself.forward.median;
+      for (ProfileTime ProfileNode::* time :
+           {&ProfileNode::backward, &ProfileNode::input_gradient, &ProfileNode::weight_gradient})
+        (node.*time).median += part * (run.backward - 1) * (by_itself.*time).median;
+    }
+  };
+  add(slow, 1 - share);
+  add(slower, share);
+  each.exchange = slower.exchange;
 }
 
 // Returns the value for `size` samples on the line through those of two sizes, or through zero and
@@ -185,16 +203,13 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
   for (const ProfileNode& node : measured.front().profile.nodes) trained += node.trained;
   if (trained <= 0 || figures.empty()) return;
   std::vector<JobCosts> known;
-  std::optional<Slowdown> least;  // other programs make single runs slower
+  std::map<int64_t, Slowdown> runs;  // on all ranks, by size
   for (const auto& [size, of_size] : figures) {
     known.push_back(CostsIn(of_size, size, trained));
     const TuneProfile* profile = ProfileOf(measured, shape, size);
     // Fewer ranks leave more memory and caches to each than it had in the profile.
-    if (!profile || static_cast<int>(of_size.at("ranks").size()) != shape.ranks) continue;
-    const Slowdown found = SlowdownIn(of_size, *profile, problem);
-    if (!least) least = found;
-    least = {std::min(least->forward, found.forward), std::min(least->backward, found.backward),
-             std::min(least->exchange, found.exchange)};
+    if (profile && static_cast<int>(of_size.at("ranks").size()) == shape.ranks)
+      runs[size] = SlowdownIn(of_size, *profile, problem);
   }
   for (size_t i = 0; i < measured.size(); ++i) {
     if (!Is(measured[i], shape)) continue;
@@ -206,7 +221,7 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
     each.loss_peak = OnLine(known, &JobCosts::loss_peak, size);
     // After a single microbatch, the gradients are where its backward left them.
     each.step_per_byte = (size >= known.back().size ? known.back() : known.front()).step_per_byte;
-    if (least) SlowDown(*least, each);
+    if (!runs.empty()) SlowDown(runs, each);
   }
 }
 

@@ -52,14 +52,15 @@ TEST(TuneJobCosts, AreMeasuredInSteps) {
   TuneProblem problem;
   problem.profiles = {ProfileOf(1, 1, 4), ProfileOf(1, 1, 8), ProfileOf(1, 2, 4),
                       ProfileOf(2, 1, 4)};
-  SetJobCosts({{4, Figures(9800, 17200, 400, 1000)}}, {1, 1}, problem.profiles, problem);
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  SetJobCosts({{4, Figures(9800, 17200, 400, 1000)}}, {1, 1}, profiles, problem);
   EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
   EXPECT_NEAR(problem.profiles[0].loss_backward, 2e-3, 1e-12);
   EXPECT_NEAR(ForwardOf(problem.profiles[0]), 1.1 * 8e-3, 1e-9);
   EXPECT_NEAR(BackwardOf(problem.profiles[0]), 16e-3, 1e-9) << "a disturbed profile";
   EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
   EXPECT_NEAR(problem.profiles[1].loss_forward, 2e-3, 1e-12) << "twice the samples";
-  EXPECT_NEAR(ForwardOf(problem.profiles[1]), 1.1 * 16e-3, 1e-9);
+  EXPECT_NEAR(ForwardOf(problem.profiles[1]), 16e-3 + 0.8e-3, 1e-9) << "weights are read anew";
   EXPECT_NEAR(problem.profiles[1].step_per_byte, 2e-6, 1e-15);
   EXPECT_EQ(problem.profiles[2].loss_forward, 0) << "other threads";
   EXPECT_EQ(problem.profiles[3].loss_forward, 0) << "other ranks";
@@ -69,8 +70,9 @@ TEST(TuneJobCosts, AreMeasuredInSteps) {
 TEST(TuneJobCosts, LossesTakeTimeForEachMicrobatch) {
   TuneProblem problem;
   for (int64_t size : {1, 4, 8, 16}) problem.profiles.push_back(ProfileOf(1, 1, size));
+  const std::vector<TuneProfile> profiles = problem.profiles;
   SetJobCosts({{4, Figures(9000, 18000, 400, 1000)}, {16, Figures(33600, 67200, 200, 1600)}},
-              {1, 1}, problem.profiles, problem);
+              {1, 1}, profiles, problem);
   for (const auto& [at, loss] :
        {std::pair<size_t, double>{0, 0.85e-3}, {1, 1e-3}, {2, 1.2e-3}, {3, 1.6e-3}}) {
     EXPECT_NEAR(problem.profiles[at].loss_forward, loss, 1e-12);
@@ -112,10 +114,23 @@ TEST(TuneJobCosts, ReplicasExchangeMoreSlowlyThanLinks) {
 TEST(TuneJobCosts, OneRankTellsNothingOfTwo) {
   TuneProblem problem;
   problem.profiles = {ProfileOf(2, 1, 4)};
-  SetJobCosts({{4, Figures(5000, 9000, 400, 1000)}}, {1, 2}, problem.profiles, problem);
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  SetJobCosts({{4, Figures(5000, 9000, 400, 1000)}}, {1, 2}, profiles, problem);
   EXPECT_NEAR(ForwardOf(problem.profiles[0]), 8e-3, 1e-9);
   EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
   EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
+}
+
+// Forwards take 1 ms longer with microbatches of 4 samples, and 3 ms with 16.
+TEST(TuneJobCosts, SlowdownsAreInterpolated) {
+  TuneProblem problem;
+  for (int64_t size : {1, 4, 10, 16, 32}) problem.profiles.push_back(ProfileOf(1, 1, size));
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  SetJobCosts({{4, Figures(10000, 18000, 400, 1000)}, {16, Figures(36600, 67200, 200, 1600)}},
+              {1, 1}, profiles, problem);
+  const double longer[] = {1e-3, 1e-3, 2e-3, 3e-3, 3e-3};
+  for (size_t at = 0; at < profiles.size(); ++at)
+    EXPECT_NEAR(ForwardOf(problem.profiles[at]), ForwardOf(profiles[at]) + longer[at], 1e-9) << at;
 }
 
 // Modules keep 100 bytes of a sample each, and their backward takes 105 or 150 bytes of a sample.
@@ -124,7 +139,8 @@ TEST(TuneJobCosts, LossesTakeMemory) {
   TuneProblem problem;
   problem.manifest.modules.resize(2);
   for (int64_t size : {4, 8}) problem.profiles.push_back(ProfileOf(1, 1, size));
-  SetJobCosts({{4, Figures(9000, 18000, 400, 1000)}}, {1, 1}, problem.profiles, problem);
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  SetJobCosts({{4, Figures(9000, 18000, 400, 1000)}}, {1, 1}, profiles, problem);
   EXPECT_EQ(problem.profiles[0].loss_kept, 40);
   EXPECT_EQ(problem.profiles[0].loss_peak, 100);
   EXPECT_EQ(problem.profiles[1].loss_kept, 80) << "twice the samples";
