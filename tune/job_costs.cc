@@ -1,7 +1,6 @@
 #include "tune/job_costs.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "base/error.h"
@@ -50,8 +49,9 @@ int Replicas(const TuneRequest& request, const Job& job, const TuneProblem& prob
   const bool here = problem.machines.speeds.empty();
   if (!here || !profile || shape.ranks * size > SamplesOf(job)) return 1;
   const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), shape.ranks);
+  // `bench` measures memory with two microbatches on each rank.
   const double peak =
-      LargestPeak(Predict(problem, *profile, conf, kDefaultSchedule, shape.ranks, {}));
+      LargestPeak(Predict(problem, *profile, conf, kForwardSchedule, 2 * shape.ranks, {}));
   const int on_host = RanksOnOneHost(request.start.hosts, shape.ranks);
   return on_host * peak < static_cast<double>(MemoryHere()) / 2 ? shape.ranks : 1;
 }
@@ -145,8 +145,9 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   Slowdown slowdown = {&profile};
   slowdown.forward = Ratio(seconds(costs.at("F")), seconds(loss.at("F")), forward);
   slowdown.backward = Ratio(seconds(costs.at("B")), seconds(loss.at("B")), backward);
-  if (profile.ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
-  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), profile.ranks);
+  const auto ranks = static_cast<int>(figures.at("ranks").size());
+  if (ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
+  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), ranks);
   const double links = ExchangeTime(conf, CostsOfConf(problem, profile, conf));
   // The rank that is last waits only for the exchange.
   double waited = kNoLimit;
@@ -158,8 +159,9 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
 }
 
 // Adds what the modules took longer in runs with microbatches of the sizes next to that of `each`.
-// A module that other modules have driven out of the caches reads its weights anew for every
-// microbatch, of whatever size: so this is time, not a factor.
+// A module that others have driven out of the caches reads its weights anew for every microbatch:
+// so larger microbatches than those that ran do not take more. Smaller ones take proportionally
+// less, lest noise counts as much as they take.
 void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
   const int64_t size = each.profile.microbatch;
   const auto next = runs.lower_bound(size);
@@ -167,7 +169,7 @@ void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
   const auto& [below, slow] = next == runs.begin() ? *next : *std::prev(next);
   const double share = above > below && size < above
                            ? static_cast<double>(size - below) / static_cast<double>(above - below)
-                           : 1;
+                           : std::min(1.0, static_cast<double>(size) / static_cast<double>(above));
   auto add = [&](const Slowdown& run, double part) {
     for (size_t i = 0; i < each.profile.nodes.size(); ++i) {
       const ProfileNode& by_itself = run.profile->profile.nodes[i];
@@ -178,7 +180,7 @@ void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
         (node.*time).median += part * (run.backward - 1) * (by_itself.*time).median;
     }
   };
-  add(slow, 1 - share);
+  if (below < size) add(slow, 1 - share);
   add(slower, share);
   each.exchange = slower.exchange;
 }
@@ -207,8 +209,10 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
   for (const auto& [size, of_size] : figures) {
     known.push_back(CostsIn(of_size, size, trained));
     const TuneProfile* profile = ProfileOf(measured, shape, size);
-    // Fewer ranks leave more memory and caches to each than it had in the profile.
-    if (profile && static_cast<int>(of_size.at("ranks").size()) == shape.ranks)
+    // Fewer ranks leave more of the memory's bandwidth and of caches to each than it had in the
+    // profile. Profiles for other machines are of one rank.
+    if (profile && (static_cast<int>(of_size.at("ranks").size()) == shape.ranks ||
+                    !problem.machines.speeds.empty()))
       runs[size] = SlowdownIn(of_size, *profile, problem);
   }
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -230,40 +234,49 @@ namespace {
 // What was measured, by size.
 struct Measured {
   std::map<TuneShape, std::map<int64_t, Json>> figures;
-  std::map<TuneShape, std::string> failures;
+  // Why shapes do not run, and why only one of their ranks runs.
+  std::map<TuneShape, std::string> failures, alone;
 };
+
+std::string Ranks(const TuneShape& shape) {
+  return Counted(shape.ranks, "rank") + " of " + Counted(shape.threads, "thread");
+}
 
 // Gives shapes that were not measured the costs of others with as many threads, and says what is
 // missing.
 void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& measured,
                       const TuneBudget& budget, TuneProblem& problem,
                       std::vector<std::string>& notes) {
-  std::set<std::string> missing;
+  const auto has = [](const auto& errors, const TuneShape& shape) {
+    return errors.count(shape) > 0;
+  };
   for (const auto& [shape, figures] : measured.figures) {
-    const auto failure = measured.failures.find(shape);
-    const bool failed = failure != measured.failures.end();
+    const bool failed = has(measured.failures, shape);
+    if (has(measured.alone, shape))
+      notes.push_back("predictions for " + Ranks(shape) +
+                      " do not know how much longer modules take in steps, since the whole model "
+                      "does not run on each: " +
+                      measured.alone.at(shape));
     if (!figures.empty()) {
       if (failed)
-        missing.insert(
-            "predictions assume that the loss takes as much time and memory for each "
-            "sample as in smaller microbatches, since larger ones do not run as one "
-            "stage: " +
-            failure->second);
+        notes.push_back("predictions for " + Ranks(shape) +
+                        " extrapolate the loss from the microbatches that run as one stage: " +
+                        measured.failures.at(shape));
       continue;
     }
     const auto like = std::find_if(
         measured.figures.begin(), measured.figures.end(), [&, own = shape](const auto& other) {
           return other.first.threads == own.threads && !other.second.empty();
         });
-    if (like != measured.figures.end())
-      SetJobCosts(like->second, shape, profiles, problem);
-    else
-      missing.insert("predictions for ranks of " + Counted(shape.threads, "thread") +
-                     " are without loss and optimizer: " +
-                     (failed ? "the job does not run as one stage: " + failure->second
-                             : budget.Ended() + " ended the measurements"));
+    const bool found = like != measured.figures.end();
+    if (found) SetJobCosts(like->second, shape, profiles, problem);
+    const std::string result = "predictions for " + Ranks(shape) +
+                               (found ? " use the loss and optimizer of " + Ranks(like->first)
+                                      : std::string(" are without loss and optimizer"));
+    notes.push_back(failed ? result + ", since the job does not run as one stage: " +
+                                 measured.failures.at(shape)
+                           : budget.Ended() + " ended the measurements: " + result);
   }
-  notes.insert(notes.end(), missing.begin(), missing.end());
 }
 
 }  // namespace
@@ -291,9 +304,8 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
       // Earlier versions did not measure the loss by itself.
       if (found && !found->at("stages").at(0).value("loss", Json()).contains("F")) found.reset();
       if (!found && !budget.IsOver()) {
-        Say(request, "steps of the job: " + Counted(run.ranks, "rank") + " of " +
-                         Counted(run.threads, "thread") + ", microbatches of " +
-                         Counted(size, "sample"));
+        Say(request,
+            "steps of the job: " + Ranks(run) + ", microbatches of " + Counted(size, "sample"));
         found = FiguresOfJob(request, job, budget, run, size, modules);
         if (found) WriteKept(kept, name, kSteps, *found);
       }
@@ -310,11 +322,14 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
       const int64_t size = SizesOf(job, problem, shape)[at];
       std::map<int64_t, Json>& by_size = measured.figures[shape];
       if (by_size.count(size) || measured.failures.count(shape)) continue;
-      const int replicas = Replicas(request, job, problem, shape, size);
+      const bool alone = measured.alone.count(shape) > 0;
+      const int replicas = alone ? 1 : Replicas(request, job, problem, shape, size);
       std::string error;
       std::optional<Json> found = figures_of({shape.threads, replicas}, size, error);
-      if (!error.empty() && replicas > 1)  // they take more memory than one rank
+      if (!error.empty() && replicas > 1) {  // they take more memory than one rank
+        measured.alone[shape] = error;
         found = figures_of({shape.threads, 1}, size, error);
+      }
       if (!error.empty()) measured.failures[shape] = error;
       if (!found) continue;
       by_size[size] = *found;

@@ -290,7 +290,7 @@ std::set<int64_t> LimitTraining(const TuneRequest& request,
 // interpolated.
 bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                   const TuneBudget& budget, TuneProblem& problem, std::vector<std::string>& notes) {
-  // Rounds afterwards need as much time as the costs, of which a part is for loss and optimizer.
+  // Rounds afterwards need as much time as the costs, of which a part is for the steps of the job.
   const TuneBudget for_costs =
                        request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
                    for_profiles = request.infers() && request.memory.empty() ? for_costs

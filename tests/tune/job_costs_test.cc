@@ -110,6 +110,16 @@ TEST(TuneJobCosts, ReplicasExchangeMoreSlowlyThanLinks) {
   EXPECT_NEAR(slow.step - fast.step, 12e-6, 1e-12);
 }
 
+// On other machines, profiles of all numbers of ranks are those of one rank.
+TEST(TuneJobCosts, OneRankTellsOfOtherMachines) {
+  TuneProblem problem;
+  problem.machines.speeds = {1, 2};
+  problem.profiles = {ProfileOf(2, 1, 4)};
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  SetJobCosts({{4, Figures(9800, 18000, 400, 1000)}}, {1, 2}, profiles, problem);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 1.1 * 8e-3, 1e-9);
+}
+
 // A run on one rank says nothing of the times that two busy ranks take, but of the loss.
 TEST(TuneJobCosts, OneRankTellsNothingOfTwo) {
   TuneProblem problem;
@@ -121,14 +131,15 @@ TEST(TuneJobCosts, OneRankTellsNothingOfTwo) {
   EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
 }
 
-// Forwards take 1 ms longer with microbatches of 4 samples, and 3 ms with 16.
+// Forwards take 1 ms longer with microbatches of 4 samples, and 3 ms with 16: smaller ones take
+// proportionally less, and larger ones no more.
 TEST(TuneJobCosts, SlowdownsAreInterpolated) {
   TuneProblem problem;
   for (int64_t size : {1, 4, 10, 16, 32}) problem.profiles.push_back(ProfileOf(1, 1, size));
   const std::vector<TuneProfile> profiles = problem.profiles;
   SetJobCosts({{4, Figures(10000, 18000, 400, 1000)}, {16, Figures(36600, 67200, 200, 1600)}},
               {1, 1}, profiles, problem);
-  const double longer[] = {1e-3, 1e-3, 2e-3, 3e-3, 3e-3};
+  const double longer[] = {0.25e-3, 1e-3, 2e-3, 3e-3, 3e-3};
   for (size_t at = 0; at < profiles.size(); ++at)
     EXPECT_NEAR(ForwardOf(problem.profiles[at]), ForwardOf(profiles[at]) + longer[at], 1e-9) << at;
 }
