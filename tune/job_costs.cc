@@ -42,7 +42,7 @@ const TuneProfile* ProfileOf(const std::vector<TuneProfile>& profiles, const Tun
 }
 
 // Returns all ranks if each can run the whole model with microbatches of this size, and otherwise
-// 1: a step has no more samples than the job's, and half of the host's memory must do.
+// 1: a step has no more samples than the job's, and half of the host's memory must be enough.
 int Replicas(const TuneRequest& request, const Job& job, const TuneProblem& problem,
              const TuneShape& shape, int64_t size) {
   const TuneProfile* profile = ProfileOf(problem.profiles, shape, size);
@@ -120,7 +120,8 @@ JobCosts CostsIn(const Json& figures, int64_t size, double trained) {
   return costs;
 }
 
-// How much longer a run takes than its profile says, as a factor.
+// Tells how much longer a run takes than its profile says: times in the run divided by those in the
+// profile.
 struct Slowdown {
   const TuneProfile* profile = nullptr;
   double forward = 1, backward = 1, exchange = 1;
@@ -231,9 +232,9 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
 
 namespace {
 
-// What was measured, by size.
+// Holds what was measured.
 struct Measured {
-  std::map<TuneShape, std::map<int64_t, Json>> figures;
+  std::map<TuneShape, std::map<int64_t, Json>> figures;  // by samples of a microbatch
   // Why shapes do not run, and why only one of their ranks runs.
   std::map<TuneShape, std::string> failures, alone;
 };
@@ -247,12 +248,9 @@ std::string Ranks(const TuneShape& shape) {
 void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& measured,
                       const TuneBudget& budget, TuneProblem& problem,
                       std::vector<std::string>& notes) {
-  const auto has = [](const auto& errors, const TuneShape& shape) {
-    return errors.count(shape) > 0;
-  };
   for (const auto& [shape, figures] : measured.figures) {
-    const bool failed = has(measured.failures, shape);
-    if (has(measured.alone, shape))
+    const bool failed = measured.failures.count(shape) > 0;
+    if (measured.alone.count(shape))
       notes.push_back("predictions for " + Ranks(shape) +
                       " do not know how much longer modules take in steps, since the whole model "
                       "does not run on each: " +

@@ -1,5 +1,5 @@
-// What steps of a job take beyond the profile of its modules: the loss, the optimizer's step, and
-// how much longer the modules take in steps than by themselves.
+// Measures what steps of a job take beyond the profile of its modules: the loss, the optimizer's
+// step, and how much longer the modules take in steps than by themselves.
 #pragma once
 #include <cstdint>
 #include <map>
