@@ -43,11 +43,12 @@ std::string ChangedJob(Json job, const std::string& from, const std::string& to,
     if (job.contains(section) && job[section].contains(key))
       MovePath(job[section][key], folder, target);
   if (job.contains("validation")) MoveDataPaths(job["validation"]["data"], folder, target);
-  for (const char* key : {"plan", "costs", "memory", "microbatch_size", "recompute"})
+  for (const char* key : {"plan", "costs", "memory", "microbatch_size", "recompute", "accumulate"})
     job.erase(key);
   job["schedule"] = changes.schedule;
   job["microbatches"] = changes.microbatches;
   job["minibatch_size"] = changes.samples;
+  if (changes.accumulate > 1) job["accumulate"] = changes.accumulate;
   if (!changes.recompute.is_null()) job["recompute"] = changes.recompute;
   if (changes.threads > 0) job["threads"] = changes.threads;
   if (!changes.body.empty()) job["body"] = changes.body;

@@ -29,7 +29,7 @@ struct TuneRequest {
   int64_t most_samples = 0;  // of a microbatch; 0: no limit. Tune sets it
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
   double budget = std::numeric_limits<double>::infinity();  // seconds
-  bool exact = false, change_microbatch = false, merge_minibatches = false;
+  bool exact = false, change_microbatch = false;
   bool no_measure = false, in_process = false;
   bool processes = false;  // ranks are processes only
   bool force = false;

@@ -50,7 +50,8 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
                      std::to_string(c.ranks) +
                          (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
                      std::to_string(c.threads),
-                     std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
+                     (c.minibatches > 1 ? std::to_string(c.minibatches) + " x " : "") +
+                         std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
                      ScheduleText(c), std::to_string(c.conf.stage_to_ranks.size()),
                      Milliseconds(c.step), row.expected > 0 ? Milliseconds(row.expected) : "-",
                      !row.failure.empty() ? "failed"
@@ -126,6 +127,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
     if (row.tensor_bytes > 0) json["measured_peak_bytes"] = row.tensor_bytes;
     if (!c.body.empty()) json["body"] = c.body;
     if (!c.conf.offloaded_stages.empty()) json["offloaded_stages"] = c.conf.offloaded_stages;
+    if (c.minibatches > 1) json["minibatches"] = c.minibatches;
     if (row.variant) json["variant"] = true;
     if (!row.failure.empty()) json["failure"] = row.failure;
     report["candidates"].push_back(json);

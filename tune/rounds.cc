@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -15,6 +16,7 @@
 #include "plan/tune/predict.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
+#include "tune/kept.h"
 #include "tune/outputs.h"
 #include "tune/profiles.h"
 #include "tune/runs.h"
@@ -24,7 +26,9 @@ namespace pipewright {
 std::string JobText(const Job& job, const TuneRow& row, const std::string& path) {
   const TuneCandidate& candidate = row.candidate;
   const Json text = ParseJson(job.text, job.path);
-  JobChanges changes = {candidate.schedule, candidate.microbatches, SamplesOf(job)};
+  JobChanges changes = {candidate.schedule, candidate.microbatches,
+                        SamplesOf(job) / candidate.minibatches};
+  changes.accumulate = job.accumulate * candidate.minibatches;
   if (row.own_recompute)
     changes.recompute = text.at("recompute");
   else if (!candidate.recompute.empty())
@@ -152,7 +156,10 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
     row.tensor_bytes = 0;
     for (int rank = 0; rank < run.ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      const auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
+      auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
+      // It runs a single minibatch, without the sums of gradients of earlier ones.
+      if (job.accumulate * row.candidate.minibatches > 1)
+        bytes = std::max(bytes, static_cast<int64_t>(row.candidate.peak_bytes[at]));
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
       if (static_cast<double>(bytes) > RankLimit(problem, rank))
         over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) + ", more than " +
@@ -194,6 +201,14 @@ double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& 
     if (row.candidate.ranks == candidate.ranks) alike.push_back(all.back());
   }
   return candidate.step * (!alike.empty() ? Median(alike) : !all.empty() ? Median(all) : 1);
+}
+
+std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory) {
+  const std::vector<double>& peaks = candidate.peak_bytes;
+  const double bytes = std::accumulate(peaks.begin(), peaks.end(), 0.0);
+  if (bytes <= 0.9 * static_cast<double>(memory)) return "";
+  return "its tensors would take " + SizeText(static_cast<int64_t>(bytes)) +
+         ", more than 90 % of this host's memory (" + SizeText(memory) + ")";
 }
 
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
@@ -242,6 +257,10 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                        std::to_string(rows.size()) + left);
       if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
       try {
+        const bool here = !row.as_given && !request.start.given();
+        if (const std::string why = here ? WhyTooLarge(row.candidate, MemoryHere()) : "";
+            !why.empty())
+          throw Error(request.package, why);
         ++runs;
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "tune/changed_job.h"
 #include "tune/kept.h"
+#include "tune/minibatches.h"
 
 namespace pipewright {
 
@@ -42,6 +43,9 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
               {"hosts", run.start.hosts}, {"memory", run.memory},  {"machine", kept.machine}};
   if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
   key["rank kind"] = run.in_process ? "threads" : "processes";
+  // Also depends on the validation and on the number of samples.
+  if (job.accumulate > 1)
+    key["minibatches"] = WhyMinibatchesStay(job).empty() ? "merged" : "separate";
   return key;
 }
 
@@ -112,6 +116,7 @@ static Json ChoicesIn(const std::string& folder) {
 std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   const Json choices = ChoicesIn(folder);
   JobChanges changes = {choices["schedule"], choices["microbatches"], choices["minibatch_size"]};
+  changes.accumulate = ReadJson(folder + "/job.json").value("accumulate", 1);
   changes.recompute = choices["recompute"];
   if (choices["threads"].is_number()) changes.threads = choices["threads"];
   if (choices["body"].is_string()) changes.body = choices["body"];

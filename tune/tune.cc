@@ -68,9 +68,10 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   return problem;
 }
 
-// Returns the job as it is as a candidate; none, with a note, if its steps cannot be predicted.
-std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TuneProblem& problem,
-                               std::vector<std::string>& notes) {
+// Returns the job as it is as a candidate, with the minibatches of its step; none, with a note, if
+// its steps cannot be predicted.
+std::optional<TuneRow> AsGiven(const Job& job, int minibatches, const RunPlan& run,
+                               const TuneProblem& problem, std::vector<std::string>& notes) {
   const auto profile =
       std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& each) {
         return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
@@ -94,9 +95,9 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
   if (row.own_recompute)
     notes.push_back("the run as given is predicted without its recomputation of parts of stages");
   const Costs costs = CostsOfConf(problem, *profile, run.conf);
-  row.candidate =
-      PredictOrder({problem, *profile, run.conf, costs, run.plan},
-                   problem.forward_only ? kForwardOnly : job.schedule, run.plan.recompute);
+  row.candidate = PredictOrder({problem, *profile, run.conf, costs, run.plan},
+                               problem.forward_only ? kForwardOnly : job.schedule,
+                               run.plan.recompute, minibatches);
   if (const ScheduleKind* kind = FindSchedule(job.schedule);
       !job.plan.empty() || (kind && kind->searched))
     row.candidate.plan = run.plan;
@@ -104,9 +105,10 @@ std::optional<TuneRow> AsGiven(const Job& job, const RunPlan& run, const TunePro
 }
 
 bool Same(const TuneCandidate& a, const TuneCandidate& b) {
-  return a.ranks == b.ranks && a.threads == b.threads && a.microbatches == b.microbatches &&
-         a.microbatch == b.microbatch && a.schedule == b.schedule && a.recompute == b.recompute &&
-         a.conf == b.conf && a.plan.ranks == b.plan.ranks;
+  return a.ranks == b.ranks && a.threads == b.threads && a.minibatches == b.minibatches &&
+         a.microbatches == b.microbatches && a.microbatch == b.microbatch &&
+         a.schedule == b.schedule && a.recompute == b.recompute && a.conf == b.conf &&
+         a.plan.ranks == b.plan.ranks;
 }
 
 // Moves the job as given to the front, so that the result is not slower, however short the time.
@@ -258,16 +260,16 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   return job;
 }
 
-// Returns the job to tune. Notes which minibatches a step has, if the job accumulates several.
-Job JobToTune(TuneRequest& request, const std::vector<WrittenBuffer>& written,
-              std::set<int64_t>& sizes, std::vector<std::string>& notes) {
-  if (request.infers()) return InferenceJob(request, written, sizes, notes);
-  Job job = ReadJob(request.job);
-  request.most_samples = SamplesOf(job);
-  if (request.merge_minibatches)
-    notes.push_back(MergeMinibatches(request, written, job));
-  else if (job.accumulate > 1)
-    notes.push_back(MinibatchesStay(request, job));
+// Returns the job to tune: with one minibatch, if it can have the results of those it accumulates.
+// Throws Error if the job does not run on CPUs.
+Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& notes) {
+  if (!given.device.empty() && given.device != "cpu")
+    throw Error(given.path + ": device",
+                "tune measures on CPUs, and the job runs on " + given.device,
+                "leave it out to tune for CPUs");
+  Job job = given;
+  request.most_samples = SamplesOf(given);  // larger microbatches may not fit
+  if (job.accumulate > 1) notes.push_back(MergeMinibatches(request, job));
   return job;
 }
 
@@ -299,10 +301,26 @@ bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfil
   if (!request.infers()) {
     CountOptimizer(job, problem);
     MeasureJobCosts(request, job, for_costs, problem, notes);
+    for (TuneProfile& each : problem.profiles)  // times are per minibatch
+      each.step_per_byte /= job.accumulate, each.exchange /= job.accumulate;
   } else if (!request.memory.empty()) {
     MeasureDiskRate(request, job, wanted.sizes, for_costs, problem, notes);
   }
   return complete;
+}
+
+// Measures the candidates, unless they are for other machines or the user wants predictions only.
+void RunCandidates(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+                   const TuneBudget& budget, TuneOutcome& outcome) {
+  if (!request.machines.empty())
+    outcome.notes.push_back("every figure is an estimate for " + request.machines +
+                            ", from times on " + MachineName());
+  else if (!request.no_measure && (request.memory.empty() || request.infers()))
+    MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  else if (!request.no_measure) {
+    MeasureRows(request, job, problem, budget.Share(0.7), outcome.rows, outcome.notes);
+    DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
+  }
 }
 
 // Returns the limit of each rank in bytes; empty if none has one.
@@ -325,10 +343,9 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   std::set<int64_t> sizes;
-  const Job job = JobToTune(request, written, sizes, outcome.notes);
-  if (!job.device.empty() && job.device != "cpu")
-    throw Error(job.path + ": device", "tune measures on CPUs, and the job runs on " + job.device,
-                "leave it out to tune for CPUs");
+  const Job given = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
+                                     : ReadJob(request.job),
+            job = JobToTune(request, given, outcome.notes);
   TuneProblem problem = ProblemOf(request, job);
   std::vector<std::string> read = PackageFiles(request.package, problem.manifest);
   read.push_back(job.path);
@@ -344,25 +361,19 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   } else {
     sizes = LimitTraining(request, written, job, budget, problem, outcome.notes);
   }
-  const RunPlan own = OwnRun(request, job, problem.manifest);
+  const RunPlan own = OwnRun(request, given, problem.manifest);
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   // With one size of microbatches, the best differ by little else than their schedules.
   if (sizes.size() == 1 && !request.infers())
     problem.alike = static_cast<size_t>(request.candidates);
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
-  outcome.rows = RowsOf(request, AsGiven(job, own, problem, outcome.notes), problem, outcome);
+  outcome.rows = RowsOf(
+      request, AsGiven(given, given.accumulate / job.accumulate, own, problem, outcome.notes),
+      problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
   OrderRows(request, outcome.rows);
-  if (!request.machines.empty())
-    outcome.notes.push_back("every figure is an estimate for " + request.machines +
-                            ", from times on " + MachineName());
-  else if (!request.no_measure && (request.memory.empty() || request.infers()))
-    MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
-  else if (!request.no_measure) {
-    MeasureRows(request, job, problem, budget.Share(0.7), outcome.rows, outcome.notes);
-    DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
-  }
+  RunCandidates(request, job, problem, budget, outcome);
   for (TuneRow& row : outcome.rows) row.binds = WhatBinds(problem, row.candidate);
   SortRows(outcome.rows);
   if (!outcome.rows.front().failure.empty())

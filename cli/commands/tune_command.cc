@@ -173,11 +173,6 @@ void AddTuneCommand(CLI::App& app) {
                              "keep the microbatches and the order in which their gradients are "
                              "added, so that results stay bitwise identical")
                     ->excludes(input);
-  app.add_flag("--merge-minibatches", r.merge_minibatches,
-               "merge the minibatches that a step accumulates into one, so that the pipeline fills "
-               "and drains once; this may take more memory")
-      ->excludes(exact)
-      ->excludes(input);
   app.add_flag("--change-microbatch", r.change_microbatch,
                "change the microbatches even if results depend on their size")
       ->excludes(exact)

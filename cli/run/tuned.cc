@@ -18,6 +18,7 @@
 #include "runtime/trial/written_buffers.h"
 #include "tune/allowed.h"
 #include "tune/budget.h"
+#include "tune/minibatches.h"
 #include "tune/saved.h"
 #include "tune/tune.h"
 
@@ -52,13 +53,20 @@ void CheckChanges(const RunOptions& options) {
 
 // A run that resumes must do what its checkpoints were made with.
 void CheckSameRun(const std::string& folder, const RunOptions& options) {
-  const int64_t now = SamplesOf(ReadJob(options.job)),
-                before = SamplesOf(ReadJob(folder + "/job.json"));
+  const Job job = ReadJob(options.job), tuned = ReadJob(folder + "/job.json");
+  const int64_t now = job.accumulate * SamplesOf(job), before = tuned.accumulate * SamplesOf(tuned);
   if (now != before)
     throw Error(options.job,
                 "a step has " + std::to_string(now) + " samples, and had " +
                     std::to_string(before) + " when --tune chose how to run it",
                 "resume without --tune");
+  if (job.accumulate > tuned.accumulate)
+    if (const std::string why = WhyMinibatchesStay(job); !why.empty())
+      throw Error(options.job,
+                  "the checkpoints were made with the minibatches of a step merged into one, which "
+                  "is not possible now: " +
+                      why,
+                  "resume without --tune");
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   if (ranks > StartedRanks())
     throw Error("--tune",

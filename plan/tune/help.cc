@@ -35,7 +35,8 @@ double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate,
   speed_up(costs.link);
   for (auto& [ranks, link] : costs.links) speed_up(link);
   const Plan order = OrderOfCandidate(candidate);
-  return PredictOrder({problem, profile, candidate.conf, costs, order}, "", candidate.recompute)
+  return PredictOrder({problem, profile, candidate.conf, costs, order}, "", candidate.recompute,
+                      candidate.minibatches)
       .step;
 }
 
@@ -127,6 +128,7 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
     help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
   if (!candidate.conf.offloaded_stages.empty())
     help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
+  if (candidate.minibatches > 1) return help;  // the search merges them
   const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
   const auto slowest = std::max_element(
       nodes.begin(), nodes.end(),

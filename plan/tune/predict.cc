@@ -192,8 +192,24 @@ Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, i
 }
 
 TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
-                           const std::vector<int>& recompute) {
-  return PredictLowered(prospect, Lowered(prospect), schedule, recompute);
+                           const std::vector<int>& recompute, int minibatches) {
+  const Plan plan = Lowered(prospect);
+  TuneCandidate candidate = PredictLowered(prospect, plan, schedule, recompute);
+  if (minibatches == 1) return candidate;
+  TuneProfile profile = prospect.profile;
+  Costs costs = prospect.costs;
+  profile.exchange = 0;
+  for (StageCosts& stage : costs.stages) stage.step = 0;
+  for (auto& [stage_and_rank, stage] : costs.stage_on_rank) stage.step = 0;
+  const TuneCandidate other = PredictLowered(
+      {prospect.problem, profile, prospect.conf, costs, prospect.order}, plan, schedule, recompute);
+  candidate.minibatches = minibatches;
+  candidate.step += (minibatches - 1) * other.step;
+  candidate.busy += (minibatches - 1) * other.busy;
+  for (size_t s = 0; s < costs.stages.size(); ++s)
+    for (const int rank : prospect.conf.stage_to_ranks[s])  // sums of earlier minibatches
+      candidate.peak_bytes[static_cast<size_t>(rank)] += costs.stages[s].gradients;
+  return candidate;
 }
 
 TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule,

@@ -32,9 +32,10 @@ struct Prospect {
   const Plan& order;
 };
 
-// Predicts with these stages (ascending) recomputing. `schedule` is the name in the result.
+// Predicts with these stages (ascending) recomputing. `schedule` is the name in the result. A step
+// runs the order once for each of its minibatches, and the optimizer at the end.
 TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
-                           const std::vector<int>& recompute);
+                           const std::vector<int>& recompute, int minibatches = 1);
 
 // Predicts with as few stages recomputing as fit in memory: stages that free the most bytes for
 // their time first, then without those that turn out to be needless. None recompute if it does not

@@ -69,7 +69,8 @@ struct TuneProblem {
 
 struct TuneCandidate {
   int ranks = 1, threads = 1;
-  int microbatches = 1;
+  int minibatches = 1;     // that a step runs one after the other
+  int microbatches = 1;    // of each
   int64_t microbatch = 1;  // samples of the largest
   std::string schedule;
   Plan plan;                   // of a schedule that is not made by its name; without ranks: it is

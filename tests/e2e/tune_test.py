@@ -128,8 +128,6 @@ class Tune(Case):
         refused = self.tune("overlap", "--no-measure", "--exact", schedule="pipedream")
         self.assertEqual(refused.code, 1, refused.out)
         self.assertIn("--exact: the steps of pipedream overlap, and no other schedule has its results", refused.out)
-        merges = self.tune("overlap", "--exact", "--merge-minibatches")
-        self.assertEqual(merges.code, 2, merges.out)
         both = self.tune("overlap", "--exact", "--change-microbatch")
         self.assertEqual(both.code, 2, both.out)
 
@@ -517,10 +515,18 @@ class Tune(Case):
         self.assertEqual(largest(**adam), plain, "kept measurements of a job are its own")
 
     def test_a_step_that_accumulates_minibatches(self):
-        self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
+        self.succeed(self.tune("accumulates", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=4))
         report = json.loads(self.path("accumulates/report.json").read_text())
-        self.assertTrue([note for note in report["notes"] if note.startswith("times are per minibatch: a step accumulates 3")])
-        job = json.loads(self.path("accumulates/job.json").read_text())
+        self.assertIn("the 4 minibatches of 8 samples in a step are merged into one of 32, except in the run as given",
+                      report["notes"])
+        rows = {each["as_given"]: each for each in report["candidates"]}
+        self.assertEqual([rows[True]["minibatches"], rows[True]["microbatches"]], [4, 4])
+        self.assertNotIn("minibatches", rows[False])
+        self.assertTrue(all(each["measured"] for each in rows.values()), rows)
+        self.succeed(self.tune("exactly", "--exact", "--rounds", 1, "--candidates", 1, "--in-process", accumulate=3))
+        notes = json.loads(self.path("exactly/report.json").read_text())["notes"]
+        self.assertIn("times are per minibatch, and the 3 that a step accumulates are not merged: --exact keeps them", notes)
+        job = json.loads(self.path("exactly/job.json").read_text())
         self.assertEqual((job["accumulate"], job["minibatch_size"]), (3, 8))
 
     def test_merged_minibatches_train_the_same(self):
@@ -537,12 +543,13 @@ class Tune(Case):
             self.succeed(run_ranks(ranks, "train", package, path, *options, mpi=False))
             return load_file(self.path("sums_trained.safetensors"))
         save_file({"x": torch.rand(24, 6), "y": torch.rand(24, 3)}, self.path("sums.safetensors"))
-        notes, _ = self.notes("sums", package, job, "--in-process", "--merge-minibatches")
-        self.assertIn("the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in all candidates, "
-                      "including the job as given", notes)
+        notes, _ = self.notes("sums", package, job, "--in-process")
+        self.assertIn("the 3 minibatches of 4 samples in a step are merged into one of 12, except in the run as given", notes)
         report = json.loads(self.path("sums/report.json").read_text())
         # The model computes its loss, so microbatches have 2 samples as before.
-        self.assertEqual({each["microbatches"] for each in report["candidates"]}, {6})
+        self.assertEqual({(each.get("minibatches", 1), each["microbatches"]) for each in report["candidates"]},
+                         {(3, 2), (1, 6)})
+        self.assertFalse(report["candidates"][0]["as_given"], "the pipeline fills and drains three times")
         tuned = json.loads(self.path("sums/job.json").read_text())
         self.assertEqual((tuned["minibatch_size"], tuned["microbatches"]), (12, 6))
         self.assertNotIn("accumulate", tuned)
@@ -552,47 +559,81 @@ class Tune(Case):
         for name, weight in found.items():
             torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
         save_file({"x": torch.rand(28, 6), "y": torch.rand(28, 3)}, self.path("sums.safetensors"))
-        self.refuse_to_merge(package, job, 'an epoch of "data" has 7 minibatches, and should have 3 or a multiple of 3')
+        self.assert_not_merged(package, job, 'an epoch of "data" has 7 minibatches, and should have 3 or a multiple of 3')
 
-    def refuse_to_merge(self, package, job, why):
-        refused = pipewright("tune", package, self.write_job(job), "--ranks", 3, "-o", self.path("refused"),
-                             "--merge-minibatches", "--no-measure", "--in-process", "--force")
-        self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn(f"job.json: accumulate: the {job['accumulate']} minibatches of a step cannot be merged without changing "
-                      f"results: {why}\n", refused.out)
+    def assert_not_merged(self, package, job, why):
+        self.succeed(pipewright("tune", package, self.write_job(job), "--ranks", 3, "-o", self.path("separate"),
+                                "--no-measure", "--in-process", "--force"))
+        self.assertIn(f"times are per minibatch, and the {job['accumulate']} that a step accumulates are not merged: {why}",
+                      json.loads(self.path("separate/report.json").read_text())["notes"])
+        self.assertEqual(json.loads(self.path("separate/job.json").read_text())["accumulate"], job["accumulate"])
 
-    def test_merged_minibatches_are_measured(self):
-        """With microbatches of all sizes up to a minibatch."""
+    def layers(self, name, **changes):
+        """Makes a package and a job of 4 minibatches in a step."""
         torch.manual_seed(0)
         batch = {0: torch.export.Dim("batch", min=1, max=4096)}
         model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
         torch.export.save(torch.export.export(model, (torch.rand(2, 6),), strict=False, dynamic_shapes=(batch,)),
-                          self.path("layers.pt2"))
-        package = self.compile("layers.pt2", "layers.pkg", "--split", "equal:2", "--ranks", "2")
-        save_file({"x": torch.rand(64, 6), "y": torch.rand(64, 3)}, self.path("layers.safetensors"))
-        path = self.write_job({"data": {"tensors": "layers.safetensors", "inputs": {"input": "x"}, "target": "y"}, "loss": "mse",
-                               "optimizer": SGD, "microbatches": 2, "microbatch_size": 4, "accumulate": 4, "steps": 4})
-        self.succeed(pipewright("tune", package, path, "--ranks", 2, "-o", self.path("layers"), "--merge-minibatches",
+                          self.path(f"{name}.pt2"))
+        package = self.compile(f"{name}.pt2", f"{name}.pkg", "--split", "equal:2", "--ranks", "2")
+        save_file({"x": torch.rand(64, 6), "y": torch.rand(64, 3)}, self.path(f"{name}.safetensors"))
+        return package, {"data": {"tensors": f"{name}.safetensors", "inputs": {"input": "x"}, "target": "y"}, "loss": "mse",
+                         "optimizer": SGD, "microbatches": 2, "microbatch_size": 4, "accumulate": 4, "steps": 4, **changes}
+
+    def test_train_resumes_with_merged_minibatches(self):
+        # 16 times, a pipeline fills and drains for two microbatches of one sample: that is slow.
+        package, job = self.layers("resumed", save="resumed_trained.safetensors", microbatch_size=1, accumulate=16)
+
+        def train(*options, **changes):
+            self.write_job({**job, **changes})
+            return run_ranks(2, "train", package, self.path("job.json"), *options, mpi=False)
+
+        def weights(ran):
+            self.succeed(ran)
+            return load_file(self.path("resumed_trained.safetensors"))
+        wanted = weights(train())
+        tune = ["--tune", "--tuned", self.path("resumed_results"), "--tune-budget", "10s"]
+        checkpoint = {"to": "resumed_kept", "every": 1}
+        first = train(*tune, steps=2, checkpoint=checkpoint)
+        self.succeed(first)
+        self.assertIn("the 16 minibatches of 2 samples in a step are merged into one of 32", first.out)
+        [tuned] = self.path("resumed_results").glob("*/job.json")
+        self.assertNotIn("accumulate", json.loads(tuned.read_text()))
+        validation = {"every": 1, "steps": 2, "data": job["data"]}
+        refused = train(*tune, "--resume", checkpoint=checkpoint, validation=validation)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn('the checkpoints were made with the minibatches of a step merged into one, which is not possible now: '
+                      '"steps" of the validation are minibatches', refused.out)
+        found = weights(train(*tune, "--resume", checkpoint=checkpoint))
+        for name, weight in found.items():
+            torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
+
+    def test_merged_minibatches_are_measured(self):
+        """With microbatches of all sizes up to a minibatch."""
+        package, job = self.layers("layers")
+        path = self.write_job(job)
+        self.succeed(pipewright("tune", package, path, "--ranks", 2, "-o", self.path("layers"),
                                 "--repeat", 1, "--rounds", 1, "--in-process"))
         candidates = json.loads(self.path("layers/report.json").read_text())["candidates"]
         self.assertTrue(all(each["measured"] for each in candidates), candidates)
-        self.assertEqual([each["microbatches"] for each in candidates if each["as_given"]], [8])
-        self.assertTrue({each["microbatches"] for each in candidates} <= {4, 8, 16, 32}, candidates)
+        self.assertEqual([(each["minibatches"], each["microbatches"]) for each in candidates if each["as_given"]], [(4, 2)])
+        self.assertTrue({each["microbatches"] for each in candidates if not each["as_given"]} <= {4, 8, 16, 32}, candidates)
 
-    def test_replicas_keep_their_microbatches(self):
+    def test_merged_minibatches_of_replicas_that_write_buffers(self):
         torch.manual_seed(0)
         export(Statistics(), torch.rand(2, 6), self.path("norms.pt2"))
         package = self.compile("norms.pt2", "norms.pkg", "--ranks", "2")
         save_file({"x": torch.rand(36, 6), "y": torch.rand(36, 3)}, self.path("rows.safetensors"))
-        conf = json.loads(self.path("norms.pkg/conf/mp_conf.json").read_text())
-        conf["stage_to_rank_map"] = {"0": [0, 1], "1": [2]}
-        self.path("norms.pkg/conf/mp_conf.json").write_text(json.dumps(conf))
+        self.path("norms.pkg/conf/mp_conf.json").write_text(json.dumps(
+            {**json.loads(self.path("norms.pkg/conf/mp_conf.json").read_text()), "stage_to_rank_map": {"0": [0, 1], "1": [1]}}))
         job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse", "optimizer": SGD,
                "microbatches": 3, "microbatch_size": 2, "accumulate": 2, "steps": 9}
-        self.refuse_to_merge(package, job, "forward writes to norm.running_mean, and replicas would get other microbatches")
-        for changes in ({"microbatches": 2, "microbatch_size": 3}, {"buffers": "merge"}):
-            notes, _ = self.notes("norms", package, {**job, **changes}, "--merge-minibatches", "--in-process", "--force")
-            self.assertTrue([note for note in notes if "minibatches of 6 samples that a step accumulates are merged" in note])
+        for changes in ({}, {"buffers": "merge"}):
+            notes, _ = self.notes("norms", package, {**job, **changes}, "--in-process", "--force", "--candidates", 99)
+            self.assertIn("the 2 minibatches of 6 samples in a step are merged into one of 12, except in the run as given", notes)
+            rows = json.loads(self.path("norms/report.json").read_text())["candidates"]
+            replicas = {max(map(len, each["stage_to_ranks"])) > 1 for each in rows if not each["as_given"]}
+            self.assertEqual(replicas, {False, True} if changes else {False})
 
 
 class Mixed(torch.nn.Module):

@@ -20,13 +20,14 @@ std::string File(const std::string& name, const std::string& text) {
 
 TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   std::filesystem::create_directories(TempPath("jobs/tuned"));
-  const std::string from = File("jobs/job.json",
-                                "{\"data\": {\"tokens\": [\"a.bin\", \"../b.bin\"], \"arrays\": "
-                                "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
-                                "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
-                                "\"microbatch_size\": 4, \"epochs\": 2, \"save\": "
-                                "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
-                                "{\"to\": \"c\", \"every\": 2}}");
+  const std::string from =
+      File("jobs/job.json",
+           "{\"data\": {\"tokens\": [\"a.bin\", \"../b.bin\"], \"arrays\": "
+           "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
+           "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
+           "\"microbatch_size\": 4, \"accumulate\": 3, \"epochs\": 2, \"save\": "
+           "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
+           "{\"to\": \"c\", \"every\": 2}}");
   const std::string to = TempPath("jobs/tuned/job.json");
   const Json job = ParseJson(ChangedJob(ReadJson(from), from, to, {"1f1b", 8, 32}), to);
   const auto target = std::filesystem::path(to).parent_path();
@@ -43,13 +44,16 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   EXPECT_EQ(job["checkpoint"]["to"], "../c");
   EXPECT_EQ(job["checkpoint"]["every"], 2);
   for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;
-  for (const char* gone : {"plan", "memory", "microbatch_size", "recompute"})
+  for (const char* gone : {"plan", "memory", "microbatch_size", "recompute", "accumulate"})
     EXPECT_FALSE(job.contains(gone)) << gone;
   EXPECT_EQ(ParseJson(ChangedJob(ReadJson(from), from, to, {"gpipe", 1, 1, {{"stages", {0, 2}}}}),
                       to)["recompute"]["stages"],
             Json({0, 2}));
   const Json other =
       ParseJson(ChangedJob(ReadJson(from), from, to, {"plan.csv", 1, 1, nullptr, 2, "lists"}), to);
+  JobChanges minibatches = {"1f1b", 2, 8};
+  minibatches.accumulate = 4;
+  EXPECT_EQ(ParseJson(ChangedJob(ReadJson(from), from, to, minibatches), to)["accumulate"], 4);
   EXPECT_EQ(other["threads"], 2);
   EXPECT_EQ(other["body"], "lists");
 }

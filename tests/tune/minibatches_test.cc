@@ -8,7 +8,6 @@
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "tests/error_text.h"
 #include "tests/temp_folder.h"
 #include "tune/allowed.h"
 
@@ -30,21 +29,22 @@ Job JobWith(int samples, const Json& changes = Json::object()) {
   return ReadJob(TempPath("job.json"));
 }
 
-// Returns why the minibatches cannot be merged, or "" if they are.
-std::string WhyNot(Job job) {
+// Returns why the minibatches stay, or "" if they are merged.
+std::string WhyNot(Job job, const TuneRequest& request = {}) {
   const Job given = job;
-  const std::string error = ErrorOf([&] { MergeMinibatches({}, {}, job); });
+  const std::string note = MergeMinibatches(request, job);
   EXPECT_EQ(job.accumulate * SamplesOf(job), given.accumulate * SamplesOf(given));
-  if (error.empty()) return "";
+  if (job.accumulate == 1) return "";
   EXPECT_EQ(job.text, given.text);
-  const std::string begin = "cannot be merged without changing results: ";
-  const size_t at = error.find(begin), end = error.find("\n");
-  return at == std::string::npos ? error : error.substr(at + begin.size(), end - at - begin.size());
+  const std::string begin =
+      "times are per minibatch, and the 3 that a step accumulates are not merged: ";
+  EXPECT_TRUE(note.starts_with(begin)) << note;
+  return note.substr(std::min(note.size(), begin.size()));
 }
 
 TEST(MergeMinibatches, KeepsMicrobatchesAndTheRest) {
   Job job = JobWith(24, {{"schedule", "zbv"}});
-  const std::string note = MergeMinibatches({}, {}, job);
+  const std::string note = MergeMinibatches({}, job);
   Json wanted = kJob;
   wanted.erase("accumulate");
   wanted["microbatches"] = 6, wanted["schedule"] = "zbv";
@@ -54,17 +54,15 @@ TEST(MergeMinibatches, KeepsMicrobatchesAndTheRest) {
   EXPECT_EQ(job.microbatch_size, 2);
   EXPECT_EQ(job.data.tokens, JobWith(24).data.tokens);
   EXPECT_EQ(note,
-            "the 3 minibatches of 4 samples that a step accumulates are merged into one of 12 in "
-            "all candidates, including the job as given");
-  EXPECT_EQ(MergeMinibatches({}, {}, job),
-            "--merge-minibatches changes nothing: a step has one minibatch");
+            "the 3 minibatches of 4 samples in a step are merged into one of 12, except in the run "
+            "as given");
 
   Json sized = kJob;
   sized.erase("microbatch_size");
   sized["minibatch_size"] = 4;
   WriteFile(TempPath("job.json"), sized.dump());
   job = ReadJob(TempPath("job.json"));
-  MergeMinibatches({}, {}, job);
+  MergeMinibatches({}, job);
   EXPECT_EQ(job.minibatch_size, 12);
   EXPECT_EQ(job.microbatch_size, 2);
 }
@@ -78,7 +76,7 @@ TEST(MergeMinibatches, OnlyIfEpochsEndWhereStepsDo) {
                                             ", and should have 3 or a multiple of 3");
   std::filesystem::remove(TempPath("text.bin"));
   EXPECT_NE(WhyNot(ReadJob(TempPath("job.json")))
-                .find("job.json: \"data\": cannot be read, and --merge-minibatches needs "),
+                .find("the number of samples in \"data\" is not known: "),
             std::string::npos);
 }
 
@@ -97,32 +95,20 @@ TEST(MergeMinibatches, OnlyIfNothingElseCountsThem) {
   EXPECT_EQ(validates(12, "steps"), "\"steps\" of the validation are minibatches");
   EXPECT_EQ(WhyNot(JobWith(24, {{"partial", true}})),
             "with \"partial\", the last step of an epoch depends on them");
-  EXPECT_EQ(WhyNot(JobWith(24, {{"plan", "plan.csv"}})),
-            "the job's plan or costs are for a single minibatch");
-  EXPECT_EQ(WhyNot(JobWith(24, {{"schedule", "pipedream"}})),
-            TempPath("job.json") +
-                ": schedule: pipedream does not support \"accumulate\"\n"
-                "  use more microbatches, or another schedule");
+  for (const Json& order :
+       {Json{{"plan", "plan.csv"}}, Json{{"schedule", "zb-auto"}}, Json{{"schedule", "pipedream"}}})
+    EXPECT_EQ(WhyNot(JobWith(24, order)), "the job's order is for one of them") << order;
+  EXPECT_EQ(WhyNot(JobWith(3 * 2800, {{"microbatches", 1400}})),
+            "they have more than 4096 microbatches");
+  TuneRequest exact;
+  exact.exact = true;
+  EXPECT_EQ(WhyNot(JobWith(24), exact), "--exact keeps them");
   Json uneven = kJob;
   uneven.erase("microbatch_size");
   uneven["minibatch_size"] = 5;
   JobWith(30);
   WriteFile(TempPath("job.json"), uneven.dump());
   EXPECT_EQ(WhyNot(ReadJob(TempPath("job.json"))), "their microbatches differ in size");
-}
-
-TEST(MergeMinibatches, IsSuggestedUnlessExactOrInARun) {
-  const Job job = JobWith(24);
-  const std::string note = "times are per minibatch: a step accumulates 3";
-  TuneRequest request;
-  EXPECT_EQ(MinibatchesStay(request, job),
-            note +
-                " (--merge-minibatches merges them into one, which may be faster, and take "
-                "more memory)");
-  request.exact = true;
-  EXPECT_EQ(MinibatchesStay(request, job), note);
-  request.exact = false, request.options = "--tune-";
-  EXPECT_EQ(MinibatchesStay(request, job), note);
 }
 
 }  // namespace

@@ -74,6 +74,30 @@ TEST(TuneResult, VariantsHaveNotRunYet) {
   EXPECT_EQ(variants[0].process_bytes, 0);
 }
 
+TEST(TuneResult, TooLargeIsMoreThanNineTenthsOfTheMemory) {
+  EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3600), "");  // its ranks take 1 KiB and 2 KiB
+  EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3072),
+            "its tensors would take 3 KiB, more than 90 % of this host's memory (3 KiB)");
+}
+
+TEST(TuneResult, RowsSayHowManyMinibatches) {
+  Job job;
+  job.text = R"({"data": {}, "microbatches": 12, "minibatch_size": 96})";
+  job.microbatches = 12, job.minibatch_size = 96;
+  TuneRow row = Row(1, {});
+  TuneOutcome outcome;
+  outcome.rows = {row};
+  EXPECT_FALSE(ParseJson(JobText(job, row, "to.json"), "to").contains("accumulate"));
+  EXPECT_FALSE(TuneReport(outcome, false)["candidates"][0].contains("minibatches"));
+  outcome.rows[0].candidate.minibatches = row.candidate.minibatches = 3;
+  const Json text = ParseJson(JobText(job, row, "to.json"), "to");
+  EXPECT_EQ(text["accumulate"], 3);
+  EXPECT_EQ(text["minibatch_size"], 32);
+  EXPECT_EQ(text["microbatches"], 4);
+  EXPECT_EQ(TuneReport(outcome, false)["candidates"][0]["minibatches"], 3);
+  EXPECT_NE(FormatTable(TuneCells(outcome.rows, false)).find("3 x 4 of 8"), std::string::npos);
+}
+
 TEST(TuneResult, TableAndReport) {
   TuneOutcome outcome;
   outcome.rows = {Row(0.0105, {0.011, 0.012, 0.010}), Row(0.5, {}, "no memory")};

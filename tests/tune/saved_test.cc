@@ -60,6 +60,27 @@ TEST(TunedResults, AreFoundByTheirKey) {
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
 }
 
+// Whether minibatches can be merged depends on data and validation, too.
+TEST(TunedResults, AreForMergedMinibatches) {
+  Write("m.pkg/manifest.json", "{}");
+  Json text = Json::parse(R"({"loss": "cross_entropy", "microbatches": 2, "microbatch_size": 2,
+    "data": {"tokens": "text.bin", "dtype": "u8", "sequence_length": 4}, "accumulate": 3,
+    "optimizer": {"type": "sgd", "lr": 0.1}})");
+  const auto minibatches = [&](size_t samples) {
+    Write("text.bin", std::string(4 * samples + 1, 'a'));
+    Write("job.json", text.dump());
+    const Json key =
+        TunedKey({TempPath("m.pkg"), 2, {}, "", false}, ReadJob(TempPath("job.json")), Manifest());
+    return key.value("minibatches", "");
+  };
+  EXPECT_EQ(minibatches(24), "merged");
+  EXPECT_EQ(minibatches(28), "separate");
+  text["validation"] = {{"data", text["data"]}, {"every", 1}, {"steps", 2}};
+  EXPECT_EQ(minibatches(24), "separate");
+  text.erase("accumulate");
+  EXPECT_EQ(minibatches(24), "");
+}
+
 TEST(TunedResults, CheckpointsKnowTheirs) {
   const std::string job =
       R"({"data": {}, "schedule": "1f1b", "microbatches": 2, "minibatch_size": 8, "steps": 4})";
@@ -69,13 +90,15 @@ TEST(TunedResults, CheckpointsKnowTheirs) {
   EXPECT_EQ(RecordedTuned(checkpoints), "");
   RecordTuned(checkpoints, TempPath("result"));
   EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
-  Write("given.json", R"({"data": {}, "microbatches": 8, "microbatch_size": 1, "steps": 9})");
+  Write("given.json",
+        R"({"data": {}, "microbatches": 4, "microbatch_size": 1, "accumulate": 2, "steps": 9})");
   const Json renewed = ReadJson(RenewTunedJob(TempPath("result"), TempPath("given.json")));
   EXPECT_EQ(ReadJson(TempPath("result/job.json"))["steps"], 4) << "others may run by it";
   EXPECT_EQ(renewed["steps"], 9);
   EXPECT_EQ(renewed["microbatches"], 2);
   EXPECT_EQ(renewed["minibatch_size"], 8);
   EXPECT_FALSE(renewed.contains("recompute"));
+  EXPECT_FALSE(renewed.contains("accumulate")) << "minibatches are merged";
   EXPECT_EQ(RecordedTuned(checkpoints), TempPath("result"));
   for (const char* file : {"result/plan.csv", "result/conf.json"}) {
     Write(file, "3");

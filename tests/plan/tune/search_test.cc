@@ -82,6 +82,37 @@ TEST(Tune, EveryCandidateIsWhatItSays) {
   }
 }
 
+// The pipeline fills and drains for each minibatch, and the optimizer runs once.
+TEST(Tune, PredictsMinibatchesInARow) {
+  TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 16);
+  for (TuneProfile& profile : problem.profiles) {
+    profile.step_per_byte = 1e-9;
+    for (ProfileNode& node : profile.profile.nodes) node.trained = 1e6;
+  }
+  TuneProfile profile = *std::find_if(problem.profiles.begin(), problem.profiles.end(),
+                                      [](const TuneProfile& each) { return each.ranks == 2; });
+  profile.profile.links = {{0, 1, 1e-4, 1e9, 0}, {1, 0, 1e-4, 1e9, 0}};
+  TuneProfile without = profile;
+  without.step_per_byte = without.exchange = 0;
+  for (const bool replicas : {false, true}) {
+    Conf conf = GroupModules(4, replicas ? 1 : 2);  // four modules of 1 MB are on each rank, or two
+    if (replicas) conf.stage_to_ranks = {{0, 1}};
+    const auto predict = [&](const TuneProfile& from, int minibatches) {
+      const Costs costs = CostsOfConf(problem, from, conf);
+      const Plan order = OrderOfSchedule(conf, "1f1b", 2, 4);
+      return PredictOrder({problem, from, conf, costs, order}, "1f1b", {}, minibatches);
+    };
+    const TuneCandidate one = predict(profile, 1), three = predict(profile, 3),
+                        alone = predict(without, 1);
+    EXPECT_EQ(three.minibatches, 3);
+    EXPECT_GT(one.step, alone.step + 1e-3);
+    EXPECT_NEAR(three.step, one.step + 2 * alone.step, 1e-9);
+    EXPECT_NEAR(three.busy, one.busy + 2 * alone.busy, 1e-9);
+    for (size_t rank = 0; rank < 2; ++rank)
+      EXPECT_NEAR(three.peak_bytes[rank], one.peak_bytes[rank] + (replicas ? 4e6 : 2e6), 1);
+  }
+}
+
 // If the work justifies transfers, more ranks are faster; otherwise one rank is.
 TEST(Tune, UsesTheRanksThatPay) {
   EXPECT_EQ(SearchTune(ProblemOf(std::vector<double>(8, 1e-3), 16), 1).best[0].ranks, 4);
