@@ -122,6 +122,7 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
     return sizes;
   }
   auto [least, most] = SamplesAllowed(manifest);
+  least = std::max(least, (SamplesOf(job) + kMostMicrobatches - 1) / kMostMicrobatches);
   if (request.most_samples > 0) most = std::min(most, request.most_samples);
   sizes.merge(SizesOfRows(SamplesOf(job), least, most));
   return sizes;

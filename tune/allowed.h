@@ -14,6 +14,10 @@
 
 namespace pipewright {
 
+// The most microbatches of a candidate, unless the job has more: orders of so many are still made
+// and simulated fast.
+inline constexpr int64_t kMostMicrobatches = 4096;
+
 // Returns the samples of a minibatch.
 int64_t SamplesOf(const Job& job);
 

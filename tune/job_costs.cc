@@ -62,11 +62,9 @@ std::optional<Json> FiguresOfJob(const TuneRequest& request, const Job& job,
                                  int modules) {
   const std::string job_file = request.scratch + "/own_job.json",
                     conf_file = request.scratch + "/own_conf.json";
-  // A minibatch as given is enough, and a merged one may be much longer.
-  int64_t samples = SamplesOf(job);
-  if (request.most_samples > 0)
-    samples = std::min(samples, std::max(request.most_samples, size * run.ranks));
-  const auto microbatches = static_cast<int>(samples / (size * run.ranks)) * run.ranks;
+  constexpr int64_t kEnough = 16;  // microbatches of a rank
+  const auto of_rank = std::min(kEnough, SamplesOf(job) / (size * run.ranks));
+  const int microbatches = static_cast<int>(of_rank) * run.ranks;
   JobChanges changes = {kDefaultSchedule, microbatches, microbatches * size};
   changes.threads = run.threads;
   WriteFile(job_file, ChangedJob(ParseJson(job.text, job.path), job.path, job_file, changes));

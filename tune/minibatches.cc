@@ -31,21 +31,20 @@ static std::string WhyOtherSamples(const Job& job) {
   return why(job.validation.data, "the validation's \"data\"");
 }
 
-std::string WhyMinibatchesStay(const Job& job) {
-  constexpr int64_t kMicrobatches = 4096;  // whose orders are still searched and simulated fast
+std::string WhyNotMerged(const Job& job) {
   const ScheduleKind* kind = FindSchedule(job.schedule);
   if (!job.plan.empty() || !job.costs.empty() || !kind || kind->searched || kind->asynchronous)
-    return "the job's order is for one of them";
+    return "the job's plan, costs or schedule order a single one";
   if (job.partial) return "with \"partial\", the last step of an epoch depends on them";
   if (SamplesOf(job) % job.microbatches != 0) return "their microbatches differ in size";
-  if (int64_t{job.accumulate} * job.microbatches > kMicrobatches)
-    return "they have more than " + std::to_string(kMicrobatches) + " microbatches";
+  if (int64_t{job.accumulate} * job.microbatches > kMostMicrobatches)
+    return "together, they have more than " + std::to_string(kMostMicrobatches) + " microbatches";
   return WhyOtherSamples(job);
 }
 
 std::string MergeMinibatches(const TuneRequest& request, Job& job) {
   const std::string count = std::to_string(job.accumulate),
-                    why = request.exact ? "--exact keeps them" : WhyMinibatchesStay(job);
+                    why = request.exact ? "--exact keeps them" : WhyNotMerged(job);
   if (!why.empty())
     return "times are per minibatch, and the " + count +
            " that a step accumulates are not merged: " + why;

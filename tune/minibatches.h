@@ -7,14 +7,14 @@
 
 namespace pipewright {
 
-// Returns why the minibatches that a step of the job accumulates cannot be one with all their
-// microbatches: that could change the samples of a step, of a microbatch or of the validation; the
-// job has an order of its own (plan, costs, or a searched or asynchronous schedule); the data
-// cannot be read; or the search would take too long. Returns "" if they can.
-std::string WhyMinibatchesStay(const Job& job);
+// Returns why the minibatches that a step of the job accumulates are not merged into one with all
+// their microbatches: because a step, a microbatch or the validation might have other samples, the
+// job's plan, costs or schedule order a single minibatch, the data cannot be read, or there would
+// be more than kMostMicrobatches. Returns "" if they can be merged.
+std::string WhyNotMerged(const Job& job);
 
-// Merges them if they can be one and unless --exact keeps them, so that a step fills and drains the
-// pipeline once. Returns a note of what it did.
+// Merges them where that is possible and unless --exact keeps them, so that a step fills and drains
+// the pipeline once. Returns a note of what it did.
 std::string MergeMinibatches(const TuneRequest& request, Job& job);
 
 }  // namespace pipewright

@@ -30,7 +30,8 @@ td.over { color: #d9442f } pre { overflow: auto; padding: 10px; border: 1px soli
 
 constexpr char kColumns[] =
     R"(<p>The fastest comes first. <i>microbatches</i>: their number, and the
-samples in each; <i>3 x 4 of 2</i>: 3 minibatches, each of 4 microbatches of 2 samples. <i>stages</i>: if there are fewer than ranks, several ranks hold replicas of one.
+samples in each; <i>3 x 4 of 2</i>: 3 minibatches, each of 4 microbatches of 2 samples.
+<i>stages</i>: if there are fewer than ranks, several ranks hold replicas of one.
 <i>predicted</i>: by the simulator, from the measured modules. <i>expected</i>: predicted, times how
 much longer the candidates before it took than predicted. <i>measured</i>: the median of the runs,
 which took <i>from - to</i>. <i>bubble</i>: the share of time that ranks wait, as predicted.

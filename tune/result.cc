@@ -34,6 +34,12 @@ std::string ScheduleText(const TuneCandidate& c) {
   return text + (c.body.empty() ? "" : ", " + c.body);
 }
 
+// Returns text such as "4", or "3 x 4" if each of 3 minibatches has 4.
+std::string MicrobatchesText(const TuneCandidate& c) {
+  return (c.minibatches > 1 ? std::to_string(c.minibatches) + " x " : "") +
+         std::to_string(c.microbatches);
+}
+
 }  // namespace
 
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
@@ -50,10 +56,9 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
                      std::to_string(c.ranks) +
                          (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
                      std::to_string(c.threads),
-                     (c.minibatches > 1 ? std::to_string(c.minibatches) + " x " : "") +
-                         std::to_string(c.microbatches) + " of " + std::to_string(c.microbatch),
-                     ScheduleText(c), std::to_string(c.conf.stage_to_ranks.size()),
-                     Milliseconds(c.step), row.expected > 0 ? Milliseconds(row.expected) : "-",
+                     MicrobatchesText(c) + " of " + std::to_string(c.microbatch), ScheduleText(c),
+                     std::to_string(c.conf.stage_to_ranks.size()), Milliseconds(c.step),
+                     row.expected > 0 ? Milliseconds(row.expected) : "-",
                      !row.failure.empty() ? "failed"
                      : row.steps.empty()  ? "-"
                                           : Milliseconds(Median(row.steps)),
@@ -72,8 +77,10 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const double step = measured ? Median(winner.steps) : c.step;
   const std::string time = Milliseconds(step) + (measured ? "" : " (predicted)");
   if (winner.as_given) return "the fastest is the run as given: " + time;
-  const std::string text = "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") +
-                           " with " + Counted(c.microbatches, "microbatch") + ": " + time;
+  const std::string text =
+      "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") + " with " +
+      MicrobatchesText(c) +
+      (c.minibatches * c.microbatches == 1 ? " microbatch: " : " microbatches: ") + time;
   if (given == outcome.rows.end() || (measured && given->steps.empty())) return text;
   const double before = measured ? Median(given->steps) : given->candidate.step;
   const std::string gain = ", " + std::to_string(std::lround(100 * (1 - step / before))) +

@@ -13,6 +13,7 @@
 #include "formats/conf.h"
 #include "plan/plan_text.h"
 #include "plan/simulate/lower_bound.h"
+#include "plan/tune/job_memory.h"
 #include "plan/tune/predict.h"
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
@@ -159,7 +160,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
       auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
       // It runs a single minibatch, without the sums of gradients of earlier ones.
       if (job.accumulate * row.candidate.minibatches > 1)
-        bytes = std::max(bytes, static_cast<int64_t>(row.candidate.peak_bytes[at]));
+        bytes += GradientBytes(job, problem, row.candidate.conf, rank);
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
       if (static_cast<double>(bytes) > RankLimit(problem, rank))
         over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) + ", more than " +
@@ -257,10 +258,10 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                        std::to_string(rows.size()) + left);
       if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
       try {
-        const bool here = !row.as_given && !request.start.given();
+        const bool here = !row.as_given && !row.variant && !request.start.given();
         if (const std::string why = here ? WhyTooLarge(row.candidate, MemoryHere()) : "";
             !why.empty())
-          throw Error(request.package, why);
+          throw Error(request.package, why + "; " + request.options + "memory gives a rank less");
         ++runs;
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {

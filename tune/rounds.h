@@ -42,7 +42,7 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows);
 
 // Returns why a candidate is not run on a host with so many bytes of memory: its tensors are
-// predicted to take more than 90 % of it; "" if they are not.
+// predicted to take more than 90 % of it, besides what processes take; "" if they are not.
 std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory);
 
 // Returns true if a measured row is slower than the best of `rows` by more than a quarter, and by

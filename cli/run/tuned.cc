@@ -60,13 +60,15 @@ void CheckSameRun(const std::string& folder, const RunOptions& options) {
                 "a step has " + std::to_string(now) + " samples, and had " +
                     std::to_string(before) + " when --tune chose how to run it",
                 "resume without --tune");
-  if (job.accumulate > tuned.accumulate)
-    if (const std::string why = WhyMinibatchesStay(job); !why.empty())
+  if (SamplesOf(job) != SamplesOf(tuned)) {
+    const std::string why = tuned.accumulate > 1 ? "a step had several then" : WhyNotMerged(job);
+    if (!why.empty())
       throw Error(options.job,
-                  "the checkpoints were made with the minibatches of a step merged into one, which "
-                  "is not possible now: " +
-                      why,
+                  "a minibatch has " + std::to_string(SamplesOf(job)) + " samples, and had " +
+                      std::to_string(SamplesOf(tuned)) +
+                      " when --tune chose how to run it; they cannot be merged: " + why,
                   "resume without --tune");
+  }
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   if (ranks > StartedRanks())
     throw Error("--tune",

@@ -128,7 +128,6 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
     help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
   if (!candidate.conf.offloaded_stages.empty())
     help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
-  if (candidate.minibatches > 1) return help;  // the search merges them
   const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
   const auto slowest = std::max_element(
       nodes.begin(), nodes.end(),
@@ -142,7 +141,9 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
     other.searched = false;
     return other;
   };
-  const TuneResult finer = SearchTune(CutModule(alike(problem), slowest->module), 1);
+  TuneResult finer;
+  // The search merges minibatches, which would seem to be the gain of the cut.
+  if (candidate.minibatches == 1) finer = SearchTune(CutModule(alike(problem), slowest->module), 1);
   if (!finer.best.empty())
     help.push_back({"a finer cut around " + slowest->name + ", the slowest module",
                     std::min(candidate.step, finer.best.front().step)});

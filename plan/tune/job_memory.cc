@@ -19,4 +19,8 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
     }
 }
 
+int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank) {
+  return KeptBytesOf(problem.manifest, conf, {}, rank, &job).gradients;
+}
+
 }  // namespace pipewright

@@ -1,5 +1,7 @@
 // The memory that a job keeps for the parameters it trains.
 #pragma once
+#include <cstdint>
+
 #include "formats/job.h"
 #include "plan/tune/problem.h"
 
@@ -11,5 +13,8 @@ namespace pipewright {
 // gradients twice if a step accumulates minibatches: that is the most that they may take. The
 // manifest of `problem` says what is frozen.
 void CountOptimizer(const Job& job, TuneProblem& problem);
+
+// Returns the bytes of a rank's sums of gradients.
+int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank);
 
 }  // namespace pipewright

@@ -204,7 +204,10 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
   const TuneCandidate other = PredictLowered(
       {prospect.problem, profile, prospect.conf, costs, prospect.order}, plan, schedule, recompute);
   candidate.minibatches = minibatches;
+  const double idle =
+      candidate.bubble * candidate.step + (minibatches - 1) * other.bubble * other.step;
   candidate.step += (minibatches - 1) * other.step;
+  candidate.bubble = idle / candidate.step;
   candidate.busy += (minibatches - 1) * other.busy;
   for (size_t s = 0; s < costs.stages.size(); ++s)
     for (const int rank : prospect.conf.stage_to_ranks[s])  // sums of earlier minibatches

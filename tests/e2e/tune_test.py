@@ -592,7 +592,7 @@ class Tune(Case):
             self.succeed(ran)
             return load_file(self.path("resumed_trained.safetensors"))
         wanted = weights(train())
-        tune = ["--tune", "--tuned", self.path("resumed_results"), "--tune-budget", "10s"]
+        tune = ["--tune", "--tuned", self.path("resumed_results"), "--tune-budget", "60s"]
         checkpoint = {"to": "resumed_kept", "every": 1}
         first = train(*tune, steps=2, checkpoint=checkpoint)
         self.succeed(first)
@@ -602,9 +602,16 @@ class Tune(Case):
         validation = {"every": 1, "steps": 2, "data": job["data"]}
         refused = train(*tune, "--resume", checkpoint=checkpoint, validation=validation)
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn('the checkpoints were made with the minibatches of a step merged into one, which is not possible now: '
-                      '"steps" of the validation are minibatches', refused.out)
+        self.assertIn('a minibatch has 2 samples, and had 32 when --tune chose how to run it; they cannot be merged: "steps" of '
+                      "the validation are minibatches", refused.out)
         found = weights(train(*tune, "--resume", checkpoint=checkpoint))
+        for name, weight in found.items():
+            torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
+        separate = {"accumulate": 3}  # an epoch has 32 minibatches
+        wanted = weights(train(**separate))
+        ran = train(*tune, **separate)
+        found = weights(ran)
+        self.assertIn("times are per minibatch, and the 3 that a step accumulates are not merged", ran.out)
         for name, weight in found.items():
             torch.testing.assert_close(weight, wanted[name], rtol=1e-5, atol=1e-7, msg=name)
 

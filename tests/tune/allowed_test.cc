@@ -43,6 +43,9 @@ TEST(TuneAllowed, SizesOfMicrobatches) {
   EXPECT_EQ(SamplesOf(JobOf(4, 3)), 12);
   EXPECT_EQ(Sizes(request, "s0", JobOf(4, 3)), (std::set<int64_t>{2, 3, 4, 6, 12}));
   EXPECT_EQ(Sizes(request, "s0", JobOf(32, 3)), (std::set<int64_t>{2, 3, 4, 8, 16, 32, 48}));
+  const std::set<int64_t> many = Sizes(request, "s0", JobOf(10000, 4));
+  EXPECT_EQ(*many.begin(), 4) << "the job's own";
+  EXPECT_GE(*std::next(many.begin()) * kMostMicrobatches, 40000);
   TuneRequest minibatches;
   minibatches.most_samples = 6;
   EXPECT_EQ(Sizes(minibatches, "s0", JobOf(8, 3)), (std::set<int64_t>{2, 3, 4, 6}));

@@ -97,9 +97,10 @@ TEST(MergeMinibatches, OnlyIfNothingElseCountsThem) {
             "with \"partial\", the last step of an epoch depends on them");
   for (const Json& order :
        {Json{{"plan", "plan.csv"}}, Json{{"schedule", "zb-auto"}}, Json{{"schedule", "pipedream"}}})
-    EXPECT_EQ(WhyNot(JobWith(24, order)), "the job's order is for one of them") << order;
+    EXPECT_EQ(WhyNot(JobWith(24, order)), "the job's plan, costs or schedule order a single one")
+        << order;
   EXPECT_EQ(WhyNot(JobWith(3 * 2800, {{"microbatches", 1400}})),
-            "they have more than 4096 microbatches");
+            "together, they have more than 4096 microbatches");
   TuneRequest exact;
   exact.exact = true;
   EXPECT_EQ(WhyNot(JobWith(24), exact), "--exact keeps them");

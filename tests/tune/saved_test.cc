@@ -74,9 +74,9 @@ TEST(TunedResults, AreForMergedMinibatches) {
     return key.value("minibatches", "");
   };
   EXPECT_EQ(minibatches(24), "merged");
-  EXPECT_EQ(minibatches(28), "separate");
+  EXPECT_EQ(minibatches(28), "not merged");
   text["validation"] = {{"data", text["data"]}, {"every", 1}, {"steps", 2}};
-  EXPECT_EQ(minibatches(24), "separate");
+  EXPECT_EQ(minibatches(24), "not merged");
   text.erase("accumulate");
   EXPECT_EQ(minibatches(24), "");
 }
@@ -107,6 +107,10 @@ TEST(TunedResults, CheckpointsKnowTheirs) {
                   " were made with it\n  restore it, or resume without --tune");
     RecordTuned(checkpoints, TempPath("result"));
   }
+  Json separate = ParseJson(job, "job");
+  separate["accumulate"] = 3;
+  Write("result/job.json", separate.dump());
+  EXPECT_EQ(ReadJson(RenewTunedJob(TempPath("result"), TempPath("given.json")))["accumulate"], 3);
   for (const Json& recompute : {Json(true), Json({{"modules", {0}}}), Json({{"stages", {1}}})}) {
     Json with = ParseJson(job, "job");
     with["recompute"] = recompute;

@@ -47,6 +47,14 @@ TEST(TuneJobMemory, FrozenParametersHaveNone) {
   Expect(problem, 1, 20, 40);
 }
 
+TEST(TuneJobMemory, GradientsOfARank) {
+  Conf conf = GroupModules(2, 2);
+  EXPECT_EQ(GradientBytes(Job(), Problem(), conf, 0), 40);
+  EXPECT_EQ(GradientBytes(Job(), Problem(), conf, 1), 20);
+  conf.stage_to_ranks = {{0}, {0}};
+  EXPECT_EQ(GradientBytes(Job(), Problem(), conf, 0), 60);
+}
+
 TEST(TuneJobMemory, SumsOfEarlierMinibatches) {
   TuneProblem problem = Problem();
   Job job;

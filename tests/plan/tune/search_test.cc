@@ -108,6 +108,8 @@ TEST(Tune, PredictsMinibatchesInARow) {
     EXPECT_GT(one.step, alone.step + 1e-3);
     EXPECT_NEAR(three.step, one.step + 2 * alone.step, 1e-9);
     EXPECT_NEAR(three.busy, one.busy + 2 * alone.busy, 1e-9);
+    EXPECT_NEAR(three.bubble * three.step, one.bubble * one.step + 2 * alone.bubble * alone.step,
+                1e-9);
     for (size_t rank = 0; rank < 2; ++rank)
       EXPECT_NEAR(three.peak_bytes[rank], one.peak_bytes[rank] + (replicas ? 4e6 : 2e6), 1);
   }
