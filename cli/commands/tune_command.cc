@@ -56,18 +56,13 @@ static TuneOutcome TunePackage(const TuneRequest& request) {
   return Tune(request, WrittenBuffers(request.package, manifest));
 }
 
-// Throws Error if there is a package where the cut is written that no tune wrote.
-static void CheckCut(const TuneRequest& request) {
-  CheckReplaceable({request.cut_package, 0, request.force}, {request.package, request.job});
-  if (request.force || !std::filesystem::exists(request.cut_package)) return;
-  try {
-    if (ReadJson(request.output + "/report.json").value("package", "") == kCut) return;
-  } catch (const std::exception&) {
-    // It is missing, or of another program.
-  }
-  throw Error(request.cut_package,
-              "already exists, and report.json does not say that tune wrote it",
-              "name another folder, or replace it with --force");
+// Throws Error if the output folder has what an earlier tune found, which took minutes, or a
+// package where the cut is written, unless they are to be replaced.
+static void CheckNoResult(const TuneRequest& request) {
+  if (request.force) return;
+  for (const char* name : {"report.json", kCut})
+    if (const std::string path = request.output + "/" + name; std::filesystem::exists(path))
+      throw Error(path, "already exists", "name another folder, or replace it with --force");
 }
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
@@ -75,7 +70,7 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   const std::string model = request.package;
   const auto read = [&] { return ImportModel(model); };
   request.cut_package = request.output + "/" + kCut;
-  CheckCut(request);
+  CheckReplaceable({request.cut_package, 0, request.force}, {request.package, request.job});
   CreateFolders(request.output);
   const TemporaryFolder scratch(request.output, "pieces-");
   CompileOptions compile;
@@ -133,6 +128,7 @@ static void TuneAndShow(TuneRequest& request, bool json) {
   if (!lock.Take())
     throw Error(request.output, "another process tunes there: " + lock.owner().text,
                 "start again when it is done, or name another folder");
+  CheckNoResult(request);
   const bool is_model = std::filesystem::is_regular_file(request.package);
   const TuneOutcome outcome = is_model ? TuneModel(request) : TunePackage(request);
   if (json) return PrintJson(outcome.report);
@@ -208,7 +204,7 @@ void AddTuneCommand(CLI::App& app) {
   app.add_option("-o,--output", r.output, "folder for conf.json, job.json and the reports")
       ->required();
   app.add_flag("--force", r.force,
-               "also replace files that were edited, or that tune did not write");
+               "replace the result of an earlier tune, also files that were edited since");
   app.callback([request] { TuneAndShow(*request, request->quiet); });
 }
 

@@ -226,7 +226,7 @@ class Tune(Case):
         measured = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
         names = ("report.json", "report.html", "job.json", "conf.json")
         first = {name: self.path(f"first/{name}").read_bytes() for name in names}
-        again = self.tune("first", "--no-measure")
+        again = self.tune("first", "--no-measure", "--force")
         self.succeed(again)
         self.assertIn("from an earlier tune", again.out)
         self.assertEqual(measured, {path: path.stat().st_mtime_ns for path in folder.iterdir()})
@@ -390,11 +390,15 @@ class Tune(Case):
         for name, weight in given.items():
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
-    def test_other_options_write_into_the_same_folder(self):
+    def test_a_result_stays_without_force(self):
         self.succeed(self.tune("again", "--no-measure", "--exact"))
-        before = self.path("again/report.json").read_bytes()
-        self.succeed(self.tune("again", "--no-measure", "--memory", "1GB"))
-        self.assertNotEqual(self.path("again/report.json").read_bytes(), before)
+        files = {path.name: path.read_bytes() for path in self.path("again").glob("*.*")}
+        refused = self.tune("again", "--no-measure", "--memory", "1GB")
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("again/report.json: already exists\n  name another folder, or replace it with --force", refused.out)
+        self.assertEqual({path.name: path.read_bytes() for path in self.path("again").glob("*.*")}, files)
+        self.succeed(self.tune("again", "--no-measure", "--memory", "1GB", "--force"))
+        self.assertNotEqual(self.path("again/report.json").read_bytes(), files["report.json"])
 
     def test_a_file_as_output_stays(self):
         file = self.path("notes.txt")
@@ -441,12 +445,12 @@ class Tune(Case):
         self.assertIn(said, result.out)
         self.assertIn(said, self.path("said/report.html").read_text())
 
-    def test_edited_files_stay(self):
-        self.succeed(self.tune("kept", "--no-measure", "--exact"))
+    def test_other_files_stay(self):
+        self.path("kept").mkdir()
         self.path("kept/conf.json").write_text("mine")
         refused = self.tune("kept", "--no-measure", "--exact")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn("kept/conf.json: was edited since it was written", refused.out)
+        self.assertIn("kept/conf.json: already exists, and was not written here before", refused.out)
         self.assertEqual(self.path("kept/conf.json").read_text(), "mine")
         self.succeed(self.tune("kept", "--no-measure", "--exact", "--force"))
 
@@ -472,7 +476,7 @@ class Tune(Case):
         before = self.path("beside/model.pkg/manifest.json").read_bytes()
         refused = pipewright("tune", self.path("gpt.pt2"), path, "--ranks", 2, "-o", self.path("beside"), "--no-measure")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertIn("beside/model.pkg: already exists, and report.json does not say that tune wrote it", refused.out)
+        self.assertIn("beside/model.pkg: already exists", refused.out)
         self.assertEqual(self.path("beside/model.pkg/manifest.json").read_bytes(), before)
 
     def test_a_package_is_compiled_again_after_tune(self):
@@ -482,7 +486,7 @@ class Tune(Case):
         measured = sorted(path.name for path in self.path("anew.pkg/tuned/measured").iterdir())
         self.compile("gpt.pt2", "anew.pkg", "--ranks", "3")
         self.assertEqual(sorted(path.name for path in self.path("anew.pkg/tuned/measured").iterdir()), measured)
-        again = self.tune("anew", "--no-measure", "--exact")
+        again = self.tune("anew", "--no-measure", "--exact", "--force")
         self.succeed(again)
         self.assertIn("from an earlier tune", again.out)
 
