@@ -13,7 +13,8 @@ int64_t ParseSize(std::string_view text, const std::string& where) {
   auto fail = [&](const std::string& what) -> Error {
     return Error(
         where, "the size " + Quote(text) + " " + what,
-        "write bytes, or a number with KB, MB, GB, TB (1000) or KiB, MiB, GiB, TiB (1024)");
+        "write bytes, or a number with KB, MB, GB, TB (1000) or K, M, G, T, KiB, MiB, GiB, TiB "
+        "(1024)");
   };
   std::string_view rest = text;
   while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
@@ -35,13 +36,14 @@ int64_t ParseSize(std::string_view text, const std::string& where) {
   }
   double factor = 1;
   if (!unit.empty()) {
+    const bool letter = unit.size() == 1 && unit != "B" && unit != "b";  // as in Docker and Slurm
     // accelerate also accepts all-lower-case units such as "gib" for bytes.
     bool lower = unit == "kib" || unit == "mib" || unit == "gib" || unit == "tib";
     if (unit.back() == 'b' && !lower)
       throw fail("counts bits: its last letter is a lower-case b; for bytes it is B");
-    if (unit.back() != 'B' && !lower) throw fail("has an unknown unit");
-    std::string_view prefix = unit.substr(0, unit.size() - 1);
-    bool binary = prefix.size() == 2 && (prefix[1] == 'i' || prefix[1] == 'I');
+    if (unit.back() != 'B' && !lower && !letter) throw fail("has an unknown unit");
+    std::string_view prefix = letter ? unit : unit.substr(0, unit.size() - 1);
+    bool binary = letter || (prefix.size() == 2 && (prefix[1] == 'i' || prefix[1] == 'I'));
     if (!prefix.empty()) {
       size_t power = std::string_view("KMGT").find(static_cast<char>(std::toupper(prefix[0])));
       if (power == std::string_view::npos || (prefix.size() != 1 && !binary))

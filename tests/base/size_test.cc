@@ -17,6 +17,9 @@ TEST(Size, UnitsOf1000And1024) {
                                                     {"1e3MB", 1000000000},
                                                     {"1gib", 1073741824},
                                                     {"10 kB", 10000},
+                                                    {"8G", 8589934592},
+                                                    {"1.5 k", 1536},
+                                                    {"2T", 2199023255552},
                                                     {"0", 0},
                                                     {"7B", 7},
                                                     {"1TiB", 1099511627776},
@@ -26,8 +29,9 @@ TEST(Size, UnitsOf1000And1024) {
 }
 
 TEST(Size, RefusesOtherText) {
-  for (const char* text : {"", " ", "-1GB", "-5", "5MBB", "5k0MB", "10K", "GB", "1GB2", "1 000",
-                           "nan", "infGB", "1e30GB", "9223372036854775808", "0x10", "1,5GB"})
+  for (const char* text :
+       {"", " ", "-1GB", "-5", "5MBB", "5k0MB", "10X", "G", "10GG", "GB", "1GB2", "1 000", "nan",
+        "infGB", "1e30GB", "9223372036854775808", "0x10", "1,5GB"})
     EXPECT_THROW(ParseSize(text, "--max"), Error) << text;
   for (const char* text : {"1Gb", "10kb", "1gb", "1Gib", "5b"}) try {
       ParseSize(text, "--max");
