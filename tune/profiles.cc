@@ -107,14 +107,17 @@ bool GetPoint(Measuring& state, const Point& point) {
 }
 
 // Returns the points in the order of measuring: the job's own first, so that it is there however
-// short the budget is. Then the largest size, since those between can be interpolated, and those
-// closest to its own, each on all numbers of ranks; what does not use all cores comes last.
+// short the budget is. Then the largest size (under a memory limit, the smallest), since those
+// between can be interpolated, and those closest to its own, each on all numbers of ranks; what
+// does not use all cores comes last.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
   std::vector<int64_t> ordered(measured.begin(), measured.end());
+  const bool limited = state.problem.memory < kNoLimit;
+  const int64_t second = limited ? *measured.begin() : *measured.rbegin();
   auto distance = [&](int64_t size) {
-    if (size != own && size == *measured.rbegin()) return 1.0;
+    if (size != own && size == second) return 1.0;
     return static_cast<double>(std::max(size, own)) / static_cast<double>(std::min(size, own));
   };
   std::stable_sort(ordered.begin(), ordered.end(),

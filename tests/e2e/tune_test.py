@@ -3,6 +3,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -431,6 +432,13 @@ class Tune(Case):
         self.assertRegex(refused.out, r"nothing fits of what was measured before the time was over: .* \(4 microbatches of "
                                       r"2 samples\)\n  give it more time")
         self.assertRegex(refused.out, r"note: --budget ended the profiles: \d+ of \d+ were not measured")
+
+    def test_small_microbatches_are_measured_early_under_a_limit(self):
+        for options, second in (([], "8"), (["--memory", "1GB"], "1")):
+            result = self.tune("order", "--no-measure", "--force", *options)
+            self.succeed(result)
+            sizes = re.findall(r"^profile \d+ of \d+: .* (\d+) samples?", result.out, re.MULTILINE)
+            self.assertEqual(list(dict.fromkeys(sizes))[:2], ["2", second], result.out)
 
     def test_the_result_is_said(self):
         result = self.tune("said", "--no-measure", "--force")
