@@ -10,8 +10,9 @@ namespace pipewright {
 // Sets in all profiles of `problem`, which are of the package as it is, the bytes of gradients to
 // those of the job, and adds the bytes of its optimizer to the modules: frozen parameters have
 // neither, state on disk takes no memory, and 16-bit parameters may have 32-bit copies. Counts
-// gradients twice if a step accumulates minibatches: that is the most that they may take. The
-// manifest of `problem` says what is frozen.
+// gradients twice if a step accumulates minibatches: that is the most that they may take. Under a
+// memory limit, peaks of lists of operations include what a check of them takes. The manifest of
+// `problem` says what is frozen.
 void CountOptimizer(const Job& job, TuneProblem& problem);
 
 // Returns the bytes of a rank's sums of gradients.

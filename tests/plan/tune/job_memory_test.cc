@@ -47,6 +47,19 @@ TEST(TuneJobMemory, FrozenParametersHaveNone) {
   Expect(problem, 1, 20, 40);
 }
 
+TEST(TuneJobMemory, ChecksOfListsCountUnderALimit) {
+  for (const char* body : {"lists", "autograd"})
+    for (const bool limited : {false, true}) {
+      TuneProblem problem = Problem();
+      ProfileNode& node = problem.profiles[0].profile.nodes[0];
+      node.body = body, node.kept = 7;
+      if (limited) problem.memory = 1e9;
+      CountOptimizer(Job(), problem);
+      const bool counts = limited && node.body == "lists";
+      EXPECT_EQ(node.peak, 1000 + node.buffers + (counts ? 7 + 40 : 0)) << body << limited;
+    }
+}
+
 TEST(TuneJobMemory, GradientsOfARank) {
   Conf conf = GroupModules(2, 2);
   EXPECT_EQ(GradientBytes(Job(), Problem(), conf, 0), 40);
