@@ -261,7 +261,8 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
         const bool here = !row.as_given && !row.variant && !request.start.given();
         if (const std::string why = here ? WhyTooLarge(row.candidate, MemoryHere()) : "";
             !why.empty())
-          throw Error(request.package, why + "; " + request.options + "memory gives a rank less");
+          throw Error(request.package,
+                      why + "; limit each rank with " + request.options + "memory");
         ++runs;
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {

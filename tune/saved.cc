@@ -43,7 +43,7 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
               {"hosts", run.start.hosts}, {"memory", run.memory},  {"machine", kept.machine}};
   if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
   key["rank kind"] = run.in_process ? "threads" : "processes";
-  // Whether they can be merged also depends on the validation and on the number of samples.
+  // The validation and the number of samples, which are not in the job's hash, decide this, too.
   if (job.accumulate > 1) key["minibatches"] = WhyNotMerged(job).empty() ? "merged" : "not merged";
   return key;
 }

@@ -61,7 +61,8 @@ void CheckSameRun(const std::string& folder, const RunOptions& options) {
                     std::to_string(before) + " when --tune chose how to run it",
                 "resume without --tune");
   if (SamplesOf(job) != SamplesOf(tuned)) {
-    const std::string why = tuned.accumulate > 1 ? "a step had several then" : WhyNotMerged(job);
+    const std::string why =
+        tuned.accumulate > 1 ? "a step had several minibatches then" : WhyNotMerged(job);
     if (!why.empty())
       throw Error(options.job,
                   "a minibatch has " + std::to_string(SamplesOf(job)) + " samples, and had " +

@@ -60,7 +60,7 @@ TEST(TunedResults, AreFoundByTheirKey) {
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
 }
 
-// Whether minibatches can be merged depends on data and validation, too.
+// The data and the validation decide whether minibatches can be merged.
 TEST(TunedResults, AreForMergedMinibatches) {
   Write("m.pkg/manifest.json", "{}");
   Json text = Json::parse(R"({"loss": "cross_entropy", "microbatches": 2, "microbatch_size": 2,
