@@ -12,6 +12,8 @@ namespace pipewright {
 
 namespace {
 
+constexpr size_t kMostDevices = 1 << 16;  // as many as ranks
+
 struct Device {
   double speed = 1, memory = kNoLimit;
 };
@@ -87,10 +89,10 @@ TuneMachines ReadMachines(const std::string& path, int ranks) {
     Section{list[i], where}.AtLeast("count", 1, count, 1 << 16);
     const ProfileLink link =
         list[i].contains("link") ? ReadLink(list[i]["link"], where + ".link") : machines.between;
-    for (int m = 0; m < count; ++m) {
+    for (int m = 0; m < count && machines.speeds.size() < kMostDevices; ++m) {
       const int number = static_cast<int>(machines.within.size());
       machines.within.push_back(link);
-      for (int d = 0; d < per_machine && static_cast<int>(machines.speeds.size()) < ranks; ++d) {
+      for (int d = 0; d < per_machine && machines.speeds.size() < kMostDevices; ++d) {
         machines.speeds.push_back(devices[name].speed);
         machines.memory.push_back(devices[name].memory);
         machines.machine.push_back(number);

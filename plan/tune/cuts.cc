@@ -1,5 +1,8 @@
 #include "plan/tune/cuts.h"
 
+#include <algorithm>
+#include <string>
+
 #include "plan/partition/io/request.h"
 #include "plan/partition/solve.h"
 #include "plan/tune/predict.h"
@@ -11,6 +14,16 @@ static void AddLoss(const TuneProfile& profile, ProfileNode& node) {
   node.backward.median += profile.loss_backward;
   node.input_gradient.median += profile.loss_backward;
   node.kept += profile.loss_kept;
+}
+
+// Limits each device to the memory of its rank. Stages that share a rank are on devices of their
+// own, each of which may have what the largest rank has.
+static void LimitDevices(const TuneProblem& problem, int ranks, bool one_each,
+                         PartitionRequest& request) {
+  double most = 0;
+  for (int rank = 0; rank < ranks; ++rank) most = std::max(most, RankLimit(problem, rank));
+  for (int device = 0; device < request.devices; ++device)
+    request.memories.push_back(std::to_string(one_each ? RankLimit(problem, device) : most));
 }
 
 std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice) {
@@ -28,12 +41,12 @@ std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice)
   request.replicas = any ? choice.ranks : 1;
   request.optimizer_state = 0;  // CountOptimizer has added it to the modules
   const std::vector<double>& speeds = problem.machines.speeds;
-  if (request.devices <= choice.profile->ranks && equal == 1 && !speeds.empty())
+  const bool one_each = request.devices <= choice.profile->ranks && equal == 1;
+  if (one_each && !speeds.empty())
     request.speeds.assign(speeds.begin(), speeds.begin() + request.devices);
+  if (choice.memory) LimitDevices(problem, choice.profile->ranks, one_each, request);
   ProfileProblem nodes;
-  PartitionProblem cut = MakeProblem(input, request, nodes);
-  if (choice.memory)
-    for (DeviceClass& device : cut.devices) device.memory_bytes = problem.memory;
+  const PartitionProblem cut = MakeProblem(input, request, nodes);
   SolveOptions options;
   options.max_sets = 200'000;  // a second at most
   const PartitionResult found = SolvePartition(cut, options);

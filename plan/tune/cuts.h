@@ -19,13 +19,13 @@ struct CutChoice {
   // ranks, equally many above, which is what a search of seconds can try. 0: each stage on one
   // rank.
   int ranks = 0;
-  bool memory = false;  // the stages keep within the problem's memory
+  bool memory = false;  // the stages keep within the limits of their ranks
   auto operator<=>(const CutChoice&) const = default;
 };
 
-// Returns the stages that minimize the time of the slowest one, and with `ranks` or machines of
-// different speed their ranks (otherwise stage s is on rank s). None if the modules cannot form
-// this many stages, or do not fit.
+// Returns the stages that minimize the time of the slowest one, and with `ranks` or machines that
+// differ in speed or memory their ranks (otherwise stage s is on rank s). None if the modules
+// cannot form this many stages, or do not fit.
 std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice);
 
 // Remembers cuts, which several schedules share.

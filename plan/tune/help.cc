@@ -40,6 +40,23 @@ double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate,
       .step;
 }
 
+void SpeedUp(ProfileLink& link, double factor) {
+  link.latency /= factor;
+  link.bytes_per_second *= factor;
+}
+
+// Returns the step of the best candidate with links `factor` times as fast: on several ranks where
+// those at hand are too slow for them.
+double BestStepWithLinks(TuneProblem problem, const TuneCandidate& candidate, double factor) {
+  for (TuneProfile& profile : problem.profiles)
+    for (ProfileLink& link : profile.profile.links) SpeedUp(link, factor);
+  for (ProfileLink& link : problem.machines.within) SpeedUp(link, factor);
+  SpeedUp(problem.machines.between, factor);
+  problem.searched = false;
+  const TuneResult result = SearchTune(problem, 1);
+  return result.best.empty() ? candidate.step : std::min(candidate.step, result.best[0].step);
+}
+
 // Returns the step with a disk `factor` times as fast.
 double StepWithDisk(TuneProblem problem, const TuneCandidate& candidate, double factor) {
   problem.disk *= factor;
@@ -124,8 +141,12 @@ std::string WhatBinds(const TuneProblem& problem, const TuneCandidate& candidate
 
 std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate) {
   std::vector<TuneHelp> help;
+  const bool more = std::any_of(problem.profiles.begin(), problem.profiles.end(),
+                                [](const TuneProfile& profile) { return profile.ranks > 1; });
   if (candidate.ranks > 1)
     help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
+  else if (more && candidate.minibatches == 1)
+    help.push_back({"links twice as fast", BestStepWithLinks(problem, candidate, 2)});
   if (!candidate.conf.offloaded_stages.empty())
     help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
   const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;

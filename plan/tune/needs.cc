@@ -16,7 +16,8 @@ double LeastMemory(const TuneProblem& problem) {
   constexpr double kPrecision = 1.01;
   const TuneResult result = SearchTune(problem, 1);
   if (result.large.empty() || !FitsWith(problem, kNoLimit)) return 0;
-  double enough = std::ceil(LargestPeak(result.large.front())), less = problem.memory;
+  double enough = std::ceil(LargestPeak(result.large.front())),
+         less = problem.memory < kNoLimit ? problem.memory : 1;
   while (!FitsWith(problem, enough)) enough *= 2;
   if (less <= 0) less = 1;
   while (enough > kPrecision * less) {
@@ -38,17 +39,15 @@ TuneProblem OnRanks(const TuneProblem& problem, int ranks) {
 }
 
 int FewestRanks(const TuneProblem& problem) {
-  // A machine beyond those that are described has no memory that is known.
-  if (!problem.machines.memory.empty()) return 0;
   int less = 0;
   for (const TuneProfile& profile : problem.profiles) less = std::max(less, profile.ranks);
-  const int modules = static_cast<int>(problem.manifest.modules.size());
+  const int most = MostRanks(problem);
   auto fits = [&](int ranks) { return FitsWith(OnRanks(problem, ranks), problem.memory); };
   int enough = less;
   do {
-    if (enough >= modules) return 0;
+    if (enough >= most) return 0;
     less = enough;
-    enough = std::min(2 * enough, modules);
+    enough = std::min(2 * enough, most);
   } while (!fits(enough));
   while (enough > less + 1) {
     const int between = (enough + less) / 2;
@@ -59,8 +58,19 @@ int FewestRanks(const TuneProblem& problem) {
 
 }  // namespace
 
+int MostRanks(const TuneProblem& problem) {
+  const auto modules = static_cast<int>(problem.manifest.modules.size());
+  const auto devices = static_cast<int>(problem.machines.memory.size());
+  return devices > 0 ? std::min(modules, devices) : modules;
+}
+
 TuneNeeds FindNeeds(const TuneProblem& problem) {
-  return {LeastMemory(problem), FewestRanks(problem)};
+  TuneNeeds needs = {LeastMemory(problem), FewestRanks(problem), false};
+  if (needs.memory > 0 || problem.machines.memory.empty()) return needs;
+  TuneProblem equal = problem;
+  equal.machines.memory.clear();
+  equal.memory = 1;
+  return {LeastMemory(equal), needs.ranks, true};
 }
 
 }  // namespace pipewright

@@ -33,7 +33,8 @@ struct TuneProfile {
   double exchange = 1;
 };
 
-// Machines other than the profiled one, by rank. Empty vectors: as profiled.
+// Machines other than the profiled one, by rank; they may have more devices than ranks are used.
+// Empty vectors: as profiled.
 struct TuneMachines {
   std::vector<double> speeds;  // of each rank; the profiled machine has 1
   std::vector<double> memory;  // bytes

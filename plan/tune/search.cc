@@ -1,6 +1,7 @@
 #include "plan/tune/search.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -67,9 +68,9 @@ double BoundOfWork(const TuneProblem& problem, const TuneProfile& profile, int r
   const std::vector<double>& speeds = problem.machines.speeds;
   double speed = profile.ranks, fastest = 1;
   if (!speeds.empty()) {
-    speed = 0;
-    for (int r = 0; r < profile.ranks; ++r) speed += speeds[static_cast<size_t>(r)];
-    fastest = *std::max_element(speeds.begin(), speeds.end());
+    const auto end = speeds.begin() + profile.ranks;  // the machines may have more devices
+    speed = std::accumulate(speeds.begin(), end, 0.0);
+    fastest = *std::max_element(speeds.begin(), end);
   }
   const int microbatches = MicrobatchesOf(problem, profile);
   return std::max(sum * (microbatches - replicas + 1) / speed,
@@ -81,6 +82,19 @@ std::vector<int> ReplicatedStages(int ranks, int modules) {
   std::vector<int> counts;
   for (int stages = 1; stages < ranks && stages <= modules; ++stages)
     if (ranks <= kAnyReplicas || ranks % stages == 0) counts.push_back(stages);
+  return counts;
+}
+
+// Returns the numbers of stages of a schedule without replicas: its default number on each rank,
+// and more where it allows any. Beyond kMost, messages grow and bubbles hardly shrink.
+std::vector<int> StageCounts(const ScheduleKind& kind, int ranks, int modules) {
+  constexpr int kMost = 8;  // stages of a rank
+  std::vector<int> counts = {DefaultStages(kind.name, ranks)};
+  const bool waves = kind.shape == ScheduleShape::kWaves;
+  if (kind.stages_per_rank == 1 || (kind.shape != ScheduleShape::kAny && !waves)) return counts;
+  const int more = ranks * (waves ? 2 : 1);  // a wave goes there and back
+  for (int stages = counts[0] + more; stages <= std::min(kMost * ranks, modules); stages += more)
+    counts.push_back(stages);
   return counts;
 }
 
@@ -98,7 +112,7 @@ std::vector<Choice> AllChoices(const TuneProblem& problem) {
   for (const TuneProfile& profile : problem.profiles)
     for (const ScheduleKind& kind : Schedules()) {
       if (!IsChoice(problem, kind, profile.ranks)) continue;
-      if (const int stages = DefaultStages(kind.name, profile.ranks); stages <= modules)
+      for (int stages : StageCounts(kind, profile.ranks, modules))
         add(kind, {&profile, stages, 0, false});
       if (!problem.replicas || kind.shape != ScheduleShape::kAny || kind.stages_per_rank > 1)
         continue;
@@ -175,6 +189,8 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
 // Cuts and predicts a choice, unless a bound excludes it.
 void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
          TuneResult& result) {
+  if (static_cast<size_t>(choice.cut.stages) > problem.manifest.modules.size())
+    return void(++result.unfit);
   const double too_slow = TooSlow(result, TuneKindOf(choice), keep);
   if (choice.bound >= too_slow) return void(++result.pruned);
   if (!result.best.empty() && !problem.forward_only && IsTooLarge(problem, *choice.cut.profile))
@@ -242,7 +258,8 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
     const Costs costs = CostsOfConf(problem, *profile, conf);
     ZbAutoOptions options;
     options.placement = conf.stage_to_ranks;
-    options.memory = problem.memory;
+    for (int rank = 0; rank < start.ranks; ++rank)  // it has one limit for all
+      options.memory = std::min(options.memory, RankLimit(problem, rank));
     options.effort = kEffort;
     try {
       const ZbAutoResult found = ZbAuto(costs, start.ranks, stages, start.microbatches, options);

@@ -1,5 +1,6 @@
 // Searches for the best way to run a package: the number of ranks, threads and microbatches, the
-// cut into stages, the schedule, and the stages that recompute.
+// cut into stages, how many of them a rank has (up to 8), the schedule, and the stages that
+// recompute.
 #pragma once
 #include <map>
 #include <utility>
@@ -25,7 +26,8 @@ struct TuneResult {
   int simulated = 0;
   int pruned = 0;    // not simulated: their bound is above the last of `best`
   int over = 0;      // over the memory limit
-  int unfit = 0;     // the schedule is not defined for these numbers, or has another order
+  int unfit = 0;     // the schedule is not defined for these numbers, needs more stages than there
+                     // are modules, or has another order
   int searched = 0;  // orders that zb-auto searched
   int too_long = 0;  // orders that zb-auto did not search: they have too many actions
 };

@@ -27,9 +27,9 @@ constexpr char kTwoKinds[] =
 
 TEST(TuneMachines, InTheOrderOfTheFile) {
   const TuneMachines machines = ReadMachines(File(kTwoKinds), 4);
-  EXPECT_EQ(machines.speeds, (std::vector<double>{4, 4, 2, 2}));
-  EXPECT_EQ(machines.memory, (std::vector<double>{1000, 1000, kNoLimit, kNoLimit}));
-  EXPECT_EQ(machines.machine, (std::vector<int>{0, 0, 1, 2}));
+  EXPECT_EQ(machines.speeds, (std::vector<double>{4, 4, 2, 2, 2})) << "more than ranks";
+  EXPECT_EQ(machines.memory, (std::vector<double>{1000, 1000, kNoLimit, kNoLimit, kNoLimit}));
+  EXPECT_EQ(machines.machine, (std::vector<int>{0, 0, 1, 2, 3}));
   EXPECT_EQ(machines.within[0].bytes_per_second, 2e6);
   EXPECT_EQ(machines.within[1].latency, 0.5);
   EXPECT_EQ(machines.between.bytes_per_second, 1e6);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "plan/tune/help.h"
 #include "plan/tune/search.h"
 #include "tests/plan/tune/chain.h"
@@ -42,13 +44,43 @@ TEST(TuneNeeds, TheFewestRanks) {
   EXPECT_EQ(FindNeeds(problem).ranks, 0) << "less than one module";
 }
 
+TuneMachines Devices(int count, double memory) {
+  TuneMachines machines;
+  machines.speeds.assign(static_cast<size_t>(count), 1);
+  machines.memory.assign(static_cast<size_t>(count), memory);
+  for (int device = 0; device < count; ++device) machines.machine.push_back(device);
+  machines.within.resize(static_cast<size_t>(count));
+  machines.between.bytes_per_second = 1e9;
+  return machines;
+}
+
 // A larger limit does not help if the devices have no more.
 TEST(TuneNeeds, NothingFitsOnTheDevices) {
   TuneProblem problem = Weighty(4);
-  problem.machines.memory = {1e6, 1e6};
-  EXPECT_EQ(FindNeeds(problem).memory, 0);
-  problem.memory = 1e5;
-  EXPECT_EQ(FindNeeds(problem).memory, 0);
+  problem.machines = Devices(2, 1e6);
+  for (double limit : {kNoLimit, 1e5}) {
+    problem.memory = limit;
+    const TuneNeeds needs = FindNeeds(problem);
+    EXPECT_TRUE(needs.of_devices);
+    EXPECT_EQ(needs.ranks, 0) << "there are no more devices";
+    EXPECT_GE(needs.memory, 2 * 2e8) << "weights and gradients of half of the modules";
+    TuneProblem enough = problem;
+    enough.memory = kNoLimit;
+    enough.machines = Devices(2, needs.memory);
+    EXPECT_FALSE(SearchTune(enough, 1).best.empty());
+    enough.machines = Devices(2, needs.memory / 1.011);
+    EXPECT_TRUE(SearchTune(enough, 1).best.empty());
+  }
+}
+
+// The machines have more devices than ranks were asked for.
+TEST(TuneNeeds, TheFewestRanksOfTheDevices) {
+  TuneProblem problem = Weighty(12);
+  problem.machines = Devices(8, 2 * 2e8 + 5e7);
+  EXPECT_EQ(MostRanks(problem), 8);
+  EXPECT_EQ(FindNeeds(problem).ranks, 6);
+  problem.machines = Devices(5, 2 * 2e8 + 5e7);
+  EXPECT_EQ(FindNeeds(problem).ranks, 0);
 }
 
 TEST(TuneHelp, HalvesTheSlowestModule) {
@@ -67,6 +99,28 @@ TEST(TuneHelp, HalvesTheSlowestModule) {
   EXPECT_EQ(help[0].change, "a finer cut around module2, the slowest module");
   EXPECT_LT(help[0].step, 0.8 * best.step);
   EXPECT_GT(help[0].step, 0.5 * best.step);
+}
+
+// Links so slow that one rank is faster than two.
+TEST(TuneHelp, FasterLinksMayMakeMoreRanksPay) {
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  const double alone = SearchTune(problem, 1'000'000).by_kind.at({1, false}).step;
+  for (TuneProfile& one : problem.profiles)
+    for (int from = 0; from < one.ranks; ++from)
+      for (int to = 0; to < one.ranks; ++to)
+        if (from != to) one.profile.links.push_back({from, to, 0.6 * alone, 1e9, 0});
+  const TuneCandidate best = SearchTune(problem, 1).best.at(0);
+  ASSERT_EQ(best.ranks, 1);
+  const std::vector<TuneHelp> help = WhatHelps(problem, best);
+  const auto links = std::find_if(help.begin(), help.end(), [](const TuneHelp& each) {
+    return each.change == "links twice as fast";
+  });
+  ASSERT_NE(links, help.end());
+  EXPECT_LE(links->step, best.step);
+  for (TuneProfile& one : problem.profiles)
+    for (ProfileLink& link : one.profile.links) link.latency /= 2;
+  problem.searched = false;
+  EXPECT_DOUBLE_EQ(links->step, std::min(best.step, SearchTune(problem, 1).best.at(0).step));
 }
 
 TEST(TuneHelp, KnowsWhatBinds) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -345,6 +346,64 @@ TEST(Tune, CutsWithinTheMemory) {
   EXPECT_LE(std::count(cut.begin(), cut.end(), 0), 4);
   problem.memory = 1;
   EXPECT_EQ(CutInto(problem, within), std::nullopt);
+}
+
+// The fastest cut puts five of six modules on the first device, which has memory for two.
+TEST(Tune, CutsWithinTheMemoryOfDevices) {
+  const std::vector<double> work = {1e-3, 1e-3, 1e-3, 1e-3, 4e-3, 9e-3};
+  TuneProblem problem = ProblemOf(work, 1);
+  Profile profile = ProfileOf(work, 1);
+  for (ProfileNode& node : profile.nodes) node.parameters = node.trained = 1e6;
+  problem.profiles = {{2, profile}};
+  problem.recompute = false;
+  problem.machines.speeds = {1, 1};
+  problem.machines.machine = {0, 0};
+  problem.machines.within.push_back({0, 0, 0, 1e9, 0});
+  problem.machines.between = problem.machines.within[0];
+  problem.machines.memory = {3 * (2e6 + 1e6), 5 * (2e6 + 1e6)};  // two and four modules
+  const TuneResult found = SearchTune(problem, kAll);
+  ASSERT_FALSE(found.best.empty());
+  for (const TuneCandidate& c : found.best) EXPECT_TRUE(Fits(problem, c)) << c.schedule;
+  const CutChoice within = {&problem.profiles[0], 2, 0, true};
+  const std::optional<Conf> conf = CutInto(problem, within);
+  ASSERT_TRUE(conf);
+  const std::vector<int>& cut = conf->module_to_stage;
+  const int first = conf->stage_to_ranks[0][0] == 0 ? 0 : 1;  // the stage of the small device
+  EXPECT_LE(std::count(cut.begin(), cut.end(), first), 2);
+  problem.machines.memory = {2 * (2e6 + 1e6), 5 * (2e6 + 1e6)};  // one and four
+  EXPECT_EQ(CutInto(problem, within), std::nullopt);
+  problem.machines.memory = {kNoLimit, kNoLimit};
+  EXPECT_TRUE(CutInto(problem, within));
+}
+
+// With few microbatches, more stages on a rank have a smaller bubble.
+TEST(Tune, TriesMoreStagesOnARank) {
+  TuneProblem problem = ProblemOf(std::vector<double>(16, 1e-3), 4);
+  problem.profiles = {{2, ProfileOf(std::vector<double>(16, 1e-3), 1)}};
+  problem.replicas = problem.searched = false;
+  std::map<std::string, std::set<size_t>> stages;
+  std::map<size_t, double> interleaved;
+  for (const TuneCandidate& c : SearchTune(problem, kAll).best) {
+    stages[c.schedule].insert(c.conf.stage_to_ranks.size());
+    if (c.schedule == "interleaved") interleaved[c.conf.stage_to_ranks.size()] = c.step;
+  }
+  for (const char* any : {"interleaved", "bfs", "looped-bfs", "zb1p"})
+    EXPECT_EQ(stages.at(any), (std::set<size_t>{4, 6, 8, 10, 12, 14, 16})) << any;
+  EXPECT_EQ(stages.at("hanayo"), (std::set<size_t>{4, 8, 12, 16}));
+  for (const char* fixed : {"zbv", "v-half"}) EXPECT_EQ(stages.at(fixed), std::set<size_t>{4});
+  EXPECT_EQ(stages.at("1f1b"), std::set<size_t>{2});
+  EXPECT_LT(interleaved[8], 0.97 * interleaved[4]);
+}
+
+// It is counted, and not just left out.
+TEST(Tune, CountsSchedulesThatNeedMoreModules) {
+  TuneProblem problem = ProblemOf({1e-3, 1e-3}, 4);
+  problem.profiles = {{2, ProfileOf({1e-3, 1e-3}, 1)}};
+  problem.replicas = problem.searched = false;
+  int two_stages = 0;
+  for (const ScheduleKind& kind : Schedules())
+    two_stages += kind.make && !kind.asynchronous && kind.stages_per_rank > 1;
+  EXPECT_GE(SearchTune(problem, kAll).unfit, two_stages);
 }
 
 }  // namespace
