@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <regex>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -22,6 +23,17 @@ std::vector<WrittenBuffer> CountsLast(std::vector<WrittenBuffer> written) {
   return written;
 }
 
+// Returns true if the code normalizes over the samples of its inputs. In evaluation, with running
+// statistics and training=False (the sixth argument), it does not.
+bool NormalizesOverSamples(const std::string& code) {
+  static const std::regex call(R"(batch_norm(_legit)?\(([^()]*)\)?)");
+  for (std::sregex_iterator at(code.begin(), code.end(), call), end; at != end; ++at) {
+    const std::vector<std::string> arguments = Split((*at)[2].str(), ',');
+    if (arguments.size() < 6 || arguments[5].find("False") == std::string::npos) return true;
+  }
+  return false;
+}
+
 // Returns why results depend on the size of microbatches, or "" if they do not.
 std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manifest,
                                const std::vector<WrittenBuffer>& written, const Job& job) {
@@ -33,9 +45,8 @@ std::string WhyMicrobatchStays(const TuneRequest& request, const Manifest& manif
   // Without running statistics, it writes to no buffer.
   for (const ModuleInfo& module : manifest.modules) {
     const std::string code = ReadFile(request.package + "/" + module.code);
-    for (const char* call : {"batch_norm(", "batch_norm_legit("})
-      if (code.find(call) != std::string::npos)
-        return module.name + " normalizes over the samples of a microbatch";
+    if (NormalizesOverSamples(code))
+      return module.name + " normalizes over the samples of a microbatch";
   }
   for (const LossJob& loss : job.losses)
     if (loss.kind == LossJob::kOutput)
@@ -106,7 +117,7 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
 
 std::string MicrobatchStays(const Job& job, const std::string& why) {
   return "the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " + why +
-         " (--change-microbatch changes it anyway)";
+         " (`pipewright tune --change-microbatch` changes it anyway)";
 }
 
 std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,

@@ -10,6 +10,7 @@
 namespace pipewright {
 
 static volatile std::sig_atomic_t interrupted = 0;
+static int interrupts = 0;  // objects of InterruptsEndBudgets
 
 static constexpr double kMinute = 60, kHour = 3600;
 
@@ -52,6 +53,7 @@ ChildLimits TuneBudget::Limits() const { return {Left(), &interrupted}; }
 std::string TuneBudget::Ended() const { return interrupted ? "the interrupt" : option_; }
 
 InterruptsEndBudgets::InterruptsEndBudgets() {
+  if (interrupts++ > 0) return;
   interrupted = 0;
   for (const int signal : {SIGINT, SIGTERM}) {
     before_[signal] = std::signal(signal, [](int number) {
@@ -64,6 +66,7 @@ InterruptsEndBudgets::InterruptsEndBudgets() {
 }
 
 InterruptsEndBudgets::~InterruptsEndBudgets() {
+  if (--interrupts > 0) return;
   for (const auto& [signal, handler] : before_) std::signal(signal, handler);
   interrupted = 0;
 }

@@ -40,7 +40,8 @@ class TuneBudget {
   std::string option_;
 };
 
-// While one exists, SIGINT and SIGTERM end all budgets. A second signal ends the process.
+// While one exists, SIGINT and SIGTERM end all budgets. A second signal ends the process. One that
+// is made while another exists does nothing.
 class InterruptsEndBudgets {
  public:
   InterruptsEndBudgets();

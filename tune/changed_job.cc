@@ -10,11 +10,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Rewrites the path of a file, which is relative to the folder of its job.
+// Rewrites the path of a file, which is relative to the folder of its job. Links stay, as where
+// jobs are read.
 void MovePath(Json& file, const fs::path& from, const fs::path& to) {
   if (!file.is_string() || fs::path(file.get<std::string>()).is_absolute()) return;
-  file = fs::proximate(fs::absolute(from / file.get<std::string>()), fs::absolute(to))
+  const fs::path here = fs::current_path();
+  file = (here / from / file.get<std::string>())
              .lexically_normal()
+             .lexically_proximate((here / to).lexically_normal())
              .string();
 }
 

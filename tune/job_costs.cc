@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "base/process/host_resources.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "plan/schedules/table.h"
@@ -239,10 +240,12 @@ struct Measured {
   std::map<TuneShape, std::map<int64_t, Json>> figures;  // by samples of a microbatch
   // Why shapes do not run, and why only one of their ranks runs.
   std::map<TuneShape, std::string> failures, alone;
+  bool cut_off = false;  // the budget ended before every size was measured
 };
 
 std::string Ranks(const TuneShape& shape) {
-  return Counted(shape.ranks, "rank") + " of " + Counted(shape.threads, "thread");
+  return Counted(shape.ranks, "rank") + " with " + Counted(shape.threads, "thread") +
+         (shape.ranks > 1 ? " each" : "");
 }
 
 // Gives shapes that were not measured the costs of others with as many threads, and says what is
@@ -250,13 +253,18 @@ std::string Ranks(const TuneShape& shape) {
 void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& measured,
                       const TuneBudget& budget, TuneProblem& problem,
                       std::vector<std::string>& notes) {
+  if (measured.cut_off)
+    notes.push_back(budget.Ended() +
+                    " ended the steps of the job before they ran with every size of microbatches: "
+                    "predictions extrapolate from those that did");
   for (const auto& [shape, figures] : measured.figures) {
     const bool failed = measured.failures.count(shape) > 0;
     if (measured.alone.count(shape))
-      notes.push_back("predictions for " + Ranks(shape) +
-                      " do not know how much longer modules take in steps, since the whole model "
-                      "does not run on each: " +
-                      measured.alone.at(shape));
+      notes.push_back(
+          "predictions for " + Ranks(shape) +
+          " do not include how much longer modules take in steps, since the whole model "
+          "does not run on each: " +
+          measured.alone.at(shape));
     if (!figures.empty()) {
       if (failed)
         notes.push_back("predictions for " + Ranks(shape) +
@@ -331,6 +339,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
         found = figures_of({shape.threads, 1}, size, error);
       }
       if (!error.empty()) measured.failures[shape] = error;
+      measured.cut_off |= !found && error.empty();
       if (!found) continue;
       by_size[size] = *found;
       SetJobCosts(by_size, shape, profiles, problem);

@@ -1,8 +1,5 @@
 #include "tune/kept.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,23 +8,13 @@
 #include "base/error.h"
 #include "base/files/atomic_file.h"
 #include "base/files/read_file.h"
+#include "base/process/host_resources.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/data/open.h"
 #include "formats/weights/safetensors.h"
 
 namespace pipewright {
-
-int CoresHere() {
-  cpu_set_t mine;
-  if (sched_getaffinity(0, sizeof mine, &mine) == 0) return CPU_COUNT(&mine);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-int64_t MemoryHere() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-}
 
 std::string MachineName() {
   std::string name = "unknown processor";
@@ -40,12 +27,11 @@ std::string MachineName() {
   return name + ", " + Counted(CoresHere(), "core") + ", " + SizeText(MemoryHere());
 }
 
-double BusySeconds() {
-  std::ifstream file("/proc/stat");
-  std::string cpu;
-  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0;
-  if (!(file >> cpu >> user >> nice >> system >> idle >> wait >> irq >> softirq)) return 0;
-  return (user + nice + system + irq + softirq) / static_cast<double>(sysconf(_SC_CLK_TCK));
+std::string KeptMeasurements::ToDelete() const {
+  std::vector<std::string> there;
+  for (const std::string& folder : folders)
+    if (std::filesystem::exists(folder)) there.push_back(folder);
+  return Join(there, " and ");
 }
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
@@ -53,8 +39,7 @@ KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   std::string code = PIPEWRIGHT_VERSION + ReadFile(package + "/manifest.json");
   for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
   std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
-  // A package in the output folder is temporary.
-  if (package.starts_with(output + "/")) folders.erase(folders.begin());
+  if (!request.model.empty()) folders.erase(folders.begin());  // that package is temporary
   std::string machine = MachineName();
   if (!request.start.hosts.empty()) machine += ", --hosts " + request.start.hosts;
   if (!request.start.mpirun.empty()) machine += ", --mpirun " + request.start.mpirun;

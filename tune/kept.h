@@ -12,23 +12,17 @@
 
 namespace pipewright {
 
-// Returns what identifies this machine: the processor's name, the number of cores for this process,
-// and the memory.
+// Returns what identifies this machine: the processor's name, and the cores and the memory that
+// this process may use.
 std::string MachineName();
-
-// Returns the number of cores that this process may use.
-int CoresHere();
-
-// Returns the bytes of this host's memory.
-int64_t MemoryHere();
-
-// Returns the core seconds that all programs of the machine have used so far; 0 if unknown.
-double BusySeconds();
 
 struct KeptMeasurements {
   std::vector<std::string> folders;  // the first that can be written is used; all are read
   std::string machine;               // MachineName, and how its ranks are started
   std::string code;  // a hash of the version of this program and of the code of the package
+
+  // Returns what to delete to measure again: the folders that are there.
+  std::string ToDelete() const;
 };
 
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);
@@ -36,8 +30,8 @@ KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest);
 // Returns why the job's data cannot be read here; "" if they can.
 std::string WhyNoData(const Job& job);
 
-// Returns a beginning of names that only runs have whose modules take as long: inputs of the same
-// types and sizes, and for training the same parameters to train, body and matmul.
+// Returns a prefix of file names. Runs share it only if their modules take the same time: inputs of
+// the same types and sizes, and for training the same parameters to train, body and matmul.
 std::string KeptPrefix(const TuneRequest& request, const Job& job);
 
 // Returns what was measured under `name` on this machine, for this code, with at least `repeat`

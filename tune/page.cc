@@ -71,10 +71,9 @@ std::string MemoryTable(const TuneProblem& problem, const TuneCandidate& winner)
 std::string HelpTable(const std::vector<TuneHelp>& helps, const TuneCandidate& winner) {
   Cells rows = {{"change", "predicted step", "gain"}};
   for (const TuneHelp& help : helps) {
-    char step[40], gain[40];
-    std::snprintf(step, sizeof step, "%.1f ms", 1e3 * help.step);
+    char gain[40];
     std::snprintf(gain, sizeof gain, "%.1f %%", 100 * (1 - help.step / winner.step));
-    rows.push_back({help.change, step, gain});
+    rows.push_back({help.change, StepText(help.step), gain});
   }
   return TableHtml(rows);
 }
@@ -108,8 +107,9 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
 std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
                      const TuneOutcome& outcome, const std::string& start_line) {
   const TuneCandidate& winner = outcome.rows.front().candidate;
-  std::string html = kHead + ("<title>" + EscapeXml("Tuning of " + request.package)) +
-                     "</title>\n<h1>" + EscapeXml("Tuning of " + request.package) + "</h1>\n<pre>" +
+  const std::string title =
+      EscapeXml("Tuning of " + (request.model.empty() ? request.package : request.model));
+  std::string html = kHead + ("<title>" + title) + "</title>\n<h1>" + title + "</h1>\n<pre>" +
                      EscapeXml(start_line) + "</pre>\n<p>" + EscapeXml(TuneVerdict(outcome)) +
                      "</p>\n";
   if (!request.machines.empty())

@@ -9,6 +9,7 @@
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/median.h"
+#include "base/process/host_resources.h"
 #include "base/text.h"
 #include "formats/profile/profile.h"
 #include "plan/tune/interpolate.h"
@@ -40,7 +41,8 @@ struct Measuring {
   std::string prefix;     // of the names of kept measurements
   bool has_data = false;  // of the job
   Profiles profiles = {};
-  std::set<int64_t> refused = {};  // sizes
+  std::set<int64_t> refused = {};                 // sizes
+  std::set<std::pair<int, int64_t>> failed = {};  // the job's own size, on numbers of ranks
   int reused = 0, measured = 0;
   double busiest = 0;  // most cores that others used during a measurement that counts
 };
@@ -160,7 +162,7 @@ void AddProfiles(Measuring& state, int ranks, int threads, const std::set<int64_
       if (each->microbatch <= size) below = each;
       if (each->microbatch >= size && !above) above = each;
     }
-    if (below && above && !state.refused.count(size))
+    if (below && above && !state.refused.count(size) && !state.failed.count({measured_on, size}))
       state.problem.profiles.push_back({ranks, InterpolateProfile(*below, *above, size)});
   }
 }
@@ -179,9 +181,11 @@ void NoteInterpolation(Measuring& state, size_t sizes) {
   const double most = errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
   char text[300];
   if (errors.empty())
-    std::snprintf(text, sizeof text,
-                  "%zu of %zu sizes of microbatches were measured, the others are interpolated",
-                  measured, sizes);
+    std::snprintf(
+        text, sizeof text,
+        "%zu of %zu sizes of microbatches were measured, the others are interpolated; how "
+        "far that is off is not known",
+        measured, sizes);
   else
     std::snprintf(text, sizeof text,
                   "%zu of %zu sizes of microbatches were measured, the others are interpolated; "
@@ -234,7 +238,7 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
   size_t done = 0;
   for (; done < points.size(); ++done) {
     const Point& point = points[done];
-    if (state.refused.count(point.size)) continue;
+    if (state.refused.count(point.size) || state.failed.count({point.ranks, point.size})) continue;
     std::string left;
     if (state.measured > 0)
       left = ", about " +
@@ -247,10 +251,19 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
       if (!GetPoint(state, point)) break;
     } catch (const Error& error) {
       // Inference of a large file need not fit into memory at once.
-      const bool own = point.size == job.microbatch_size;
-      if (own && (!request.infers() || wanted.sizes.size() == 1)) throw;
-      notes.push_back("no microbatches of " + Counted(point.size, "sample") + ": " + error.what());
-      state.refused.insert(point.size);
+      const bool own =
+          point.size == job.microbatch_size && (!request.infers() || wanted.sizes.size() == 1);
+      // What other ranks could run does not fit into the memory of so few, for example.
+      const bool elsewhere =
+          std::any_of(state.profiles.begin(), state.profiles.end(),
+                      [&](const auto& each) { return each.first.size == point.size; });
+      if (own && !elsewhere) throw;
+      notes.push_back("no microbatches of " + Counted(point.size, "sample") +
+                      (own ? " on " + Counted(point.ranks, "rank") : "") + ": " + error.what());
+      if (own)
+        state.failed.insert({point.ranks, point.size});
+      else
+        state.refused.insert(point.size);
     }
   }
   if (state.profiles.empty() && done == points.size())
@@ -264,7 +277,7 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
                     std::to_string(points.size()) + " were not measured");
   if (state.reused > 0)
     Say(request, Counted(state.reused, "profile") + " of " + state.kept.machine +
-                     " from an earlier tune; delete " + state.kept.folders[0] +
+                     " from an earlier tune; delete " + state.kept.ToDelete() +
                      " to measure again");
   if (state.busiest > kDisturbing) {
     char text[160];
@@ -272,7 +285,7 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
                   "other programs used up to %.1f cores while modules were measured: their times "
                   "may be too long; delete ",
                   state.busiest);
-    notes.push_back(text + state.kept.folders[0] + " to measure again");
+    notes.push_back(text + state.kept.ToDelete() + " to measure again");
   }
   std::set<int> counts = RankCounts(request);
   if (wanted.own_ranks <= request.ranks) counts.insert(wanted.own_ranks);

@@ -17,9 +17,11 @@ struct TuneStart {
 
 struct TuneRequest {
   std::string package, job, output;
+  std::string model;    // the file that `package` is compiled from for this tune; empty: none
   std::string scratch;  // a folder for temporary files
   std::string input;  // of inference, a safetensors file, instead of a job; empty: training
   std::string options = "--";  // begins the names of the options for `memory` and `budget`
+  std::string ranks_option = "--ranks";
   std::string memory;          // of the tensors of a rank, as the user wrote it; empty: no limit
   std::string machines;        // a file that describes other machines; empty: those at hand
   // Where the caller writes a package with the stages that are found as its modules; empty: the

@@ -10,9 +10,7 @@
 
 namespace pipewright {
 
-namespace {
-
-std::string Milliseconds(double seconds) {
+std::string StepText(double seconds) {
   char text[32];
   // Steps of less than a millisecond differ in later digits.
   std::snprintf(text, sizeof text, "%.*f ms",
@@ -22,6 +20,8 @@ std::string Milliseconds(double seconds) {
                 1e3 * seconds);
   return text;
 }
+
+namespace {
 
 std::string ScheduleText(const TuneCandidate& c) {
   std::string text = c.schedule;
@@ -42,6 +42,11 @@ std::string MicrobatchesText(const TuneCandidate& c) {
 
 }  // namespace
 
+std::string CandidateText(const TuneCandidate& c) {
+  return ScheduleText(c) + " on " + Counted(c.ranks, "rank") + " with " + MicrobatchesText(c) +
+         (c.minibatches * c.microbatches == 1 ? " microbatch" : " microbatches");
+}
+
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
   std::vector<std::vector<std::string>> table = {
       {"", "ranks", "threads", "microbatches", "schedule", "stages",
@@ -57,13 +62,13 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
                          (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
                      std::to_string(c.threads),
                      MicrobatchesText(c) + " of " + std::to_string(c.microbatch), ScheduleText(c),
-                     std::to_string(c.conf.stage_to_ranks.size()), Milliseconds(c.step),
-                     row.expected > 0 ? Milliseconds(row.expected) : "-",
+                     std::to_string(c.conf.stage_to_ranks.size()), StepText(c.step),
+                     row.expected > 0 ? StepText(row.expected) : "-",
                      !row.failure.empty() ? "failed"
                      : row.steps.empty()  ? "-"
-                                          : Milliseconds(Median(row.steps)),
-                     row.steps.empty() ? "-" : Milliseconds(*low) + " - " + Milliseconds(*high),
-                     bubble, SizeText(static_cast<int64_t>(LargestPeak(c))), row.binds});
+                                          : StepText(Median(row.steps)),
+                     row.steps.empty() ? "-" : StepText(*low) + " - " + StepText(*high), bubble,
+                     SizeText(static_cast<int64_t>(LargestPeak(c))), row.binds});
   }
   return table;
 }
@@ -75,13 +80,11 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const bool measured = !winner.steps.empty();
   const TuneCandidate& c = winner.candidate;
   const double step = measured ? Median(winner.steps) : c.step;
-  const std::string time = Milliseconds(step) + (measured ? "" : " (predicted)");
+  const std::string time = StepText(step) + (measured ? "" : " (predicted)");
   if (winner.as_given) return "the fastest is the run as given: " + time;
-  const std::string text =
-      "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") + " with " +
-      MicrobatchesText(c) +
-      (c.minibatches * c.microbatches == 1 ? " microbatch: " : " microbatches: ") + time;
-  if (given == outcome.rows.end() || (measured && given->steps.empty())) return text;
+  const std::string text = "the fastest is " + CandidateText(c) + ": " + time;
+  if (given == outcome.rows.end() || !given->failure.empty() || (measured && given->steps.empty()))
+    return text;
   const double before = measured ? Median(given->steps) : given->candidate.step;
   const std::string gain = ", " + std::to_string(std::lround(100 * (1 - step / before))) +
                            " % less than the run as given";

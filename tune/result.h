@@ -22,6 +22,12 @@ struct TuneOutcome {
   bool cut_off = false;      // by the budget or an interrupt
 };
 
+// Returns text such as "10.5 ms", with more digits for less than 10 ms.
+std::string StepText(double seconds);
+
+// Returns text such as "zbv on 2 ranks with 4 microbatches".
+std::string CandidateText(const TuneCandidate& candidate);
+
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/median.h"
+#include "base/process/host_resources.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/conf.h"
@@ -20,6 +21,7 @@
 #include "tune/kept.h"
 #include "tune/outputs.h"
 #include "tune/profiles.h"
+#include "tune/result.h"
 #include "tune/runs.h"
 
 namespace pipewright {
@@ -69,6 +71,8 @@ constexpr double kSeconds = 1;  // length of a measurement, to average out noise
 // The outputs of the first candidate that runs, with which those of the others are compared.
 struct FirstOutputs {
   const std::string file;
+  const int plain;  // microbatches of the plain run
+  std::vector<std::string>& notes;
   int microbatches = 0;  // 0: nothing ran
 };
 
@@ -78,6 +82,11 @@ void CompareOutputs(const TuneRequest& request, int microbatches, const std::str
   if (first.microbatches == 0) {
     std::filesystem::rename(output, first.file);
     first.microbatches = microbatches;
+    if (microbatches > first.plain)
+      first.notes.push_back("outputs were compared with those of " +
+                            Counted(microbatches, "microbatch") +
+                            ", and it is not known whether they are the same with " +
+                            std::to_string(first.plain) + ", which did not run");
   } else if (const std::string why = WhyOutputsDiffer(output, first.file); !why.empty()) {
     throw Error(request.input, "with " + Counted(microbatches, "microbatch") + ", output " + why +
                                    " from that with " + std::to_string(first.microbatches) +
@@ -164,7 +173,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
       if (static_cast<double>(bytes) > RankLimit(problem, rank))
         over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) + ", more than " +
-               request.options + "memory, and " +
+               request.options + "memory " + request.memory + ", and " +
                SizeText(static_cast<int64_t>(row.candidate.peak_bytes[at])) + " was predicted";
     }
   }
@@ -232,7 +241,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
-  FirstOutputs first = {request.scratch + "/first_output.safetensors"};
+  FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches, notes};
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
     const double best = BestStep(rows);
@@ -267,7 +276,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {
         row.failure = error.what();
-        notes.push_back("candidate " + std::to_string(i + 1) + " is dropped: " + row.failure);
+        notes.push_back(CandidateText(row.candidate) + " is dropped: " + row.failure);
         continue;
       }
       NoteCutOff(request, budget, round, rows, notes);
@@ -293,7 +302,8 @@ void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
           return notes.push_back(budget.Ended() +
                                  " ended tune before the memory of the fastest "
                                  "candidate was measured: it is predicted");
-        row.failure = "it is predicted to take more than " + request.options + "memory";
+        row.failure =
+            "it is predicted to take more than " + request.options + "memory " + request.memory;
       }
     } catch (const Error& error) {
       row.failure = error.what();

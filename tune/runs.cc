@@ -12,6 +12,7 @@
 #include "base/files/read_file.h"
 #include "base/median.h"
 #include "base/process/child.h"
+#include "base/process/host_resources.h"
 #include "base/text.h"
 #include "tune/kept.h"
 

@@ -10,6 +10,7 @@
 #include "base/files/output_folder.h"
 #include "base/files/read_file.h"
 #include "base/files/temporary_folder.h"
+#include "base/process/host_resources.h"
 #include "base/shell_word.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -131,6 +132,11 @@ bool MayFit(const TuneProblem& problem, const TuneRow& row) {
   return Fits(problem, less);
 }
 
+// Returns what limits the memory of ranks, as the user gave it.
+std::string LimitName(const TuneRequest& request) {
+  return request.memory.empty() ? request.machines : request.options + "memory " + request.memory;
+}
+
 // Returns the rows to measure: the best of the search, and the job as given, if it is one.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
@@ -162,16 +168,34 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the run as given") +
                             " would take " +
                             SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
-                            " on a rank, more than " + request.options + "memory");
+                            " on a rank, more than its limit (" + LimitName(request) + ")");
   }
   return rows;
+}
+
+// Returns what to do where nothing fits.
+std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const TuneNeeds& needs) {
+  const std::string option = request.options + "memory";
+  const auto bytes = static_cast<int64_t>(needs.memory);
+  const std::string enough = std::to_string(bytes) + " (" + SizeText(bytes) + ") or more";
+  std::string text = "give " + option + " " + enough;
+  if (needs.of_devices)
+    text = "describe devices with a memory of " + enough +
+           (request.memory.empty() ? "" : ", and give as much with " + option);
+  if (needs.ranks > 0)
+    return text + ", or " + request.ranks_option + " " + std::to_string(needs.ranks) +
+           ": the search finds a way with each";
+  const bool all = MostRanks(problem) < static_cast<int>(problem.manifest.modules.size());
+  return text + "; more ranks are not enough, since " +
+         (all ? request.machines + " has no more devices" : "modules are not cut") +
+         ": the search finds a way with it";
 }
 
 // `complete`: every size of microbatches was measured or can be interpolated.
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
                                const TuneOutcome& outcome, bool complete) {
   const TuneResult& found = outcome.found;
-  const std::string option = request.options + "memory";
+  const std::string where = LimitName(request);
   // They say why no smaller microbatches were tried, for example.
   for (const std::string& note : outcome.notes) Say(request, "note: " + note);
   if (found.large.empty())
@@ -181,20 +205,16 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(LargestPeak(least)));
   if (!complete)
-    throw Error(option + " " + request.memory,
-                "nothing fits of what was measured before the time was over: the smallest of " +
+    throw Error(where,
+                "nothing that was measured before the time was over fits: the smallest of " +
                     Counted(found.over, "candidate") + " takes " + SizeText(bytes) +
                     " on a rank (" + Counted(least.microbatches, "microbatch") + " of " +
                     Counted(least.microbatch, "sample") + ")",
                 "give it more time, to measure the other sizes of microbatches, or more memory");
+  Say(request, "looking for the least memory and the fewest ranks that are enough");
   const TuneNeeds needs = FindNeeds(problem);
-  if (needs.memory == 0)
-    throw Error(request.machines,
-                "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
-                    SizeText(bytes) + " on a device",
-                "describe devices with more memory, or more of them");
   throw Error(
-      option + " " + request.memory,
+      where,
       "nothing fits: the smallest of " + Counted(found.over, "candidate") +
           (needs.memory < static_cast<double>(bytes) ? " for this limit takes " : " takes ") +
           SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " + least.schedule +
@@ -202,11 +222,7 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
            : least.recompute.empty()            ? ", "
                                                 : " with recomputation, ") +
           Counted(least.microbatches, "microbatch") + ")",
-      "give " + option + " " + std::to_string(static_cast<int64_t>(needs.memory)) + " (" +
-          SizeText(static_cast<int64_t>(needs.memory)) + ") or more" +
-          (needs.ranks > 0 ? ", or --ranks " + std::to_string(needs.ranks)
-                           : "; more ranks are not enough, since modules are not cut") +
-          ": the search finds a way with " + (needs.ranks > 0 ? "each" : "it"));
+      CureOf(request, problem, needs));
 }
 
 // Sets the rate of the problem's disk from a pass of one rank with all weights on it.
@@ -244,7 +260,9 @@ void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<
     notes.push_back("the disk is not measured: " + std::string(error.what()));
   }
   if (!rate)
-    notes.push_back("predictions are without the time to read weights from disk");
+    notes.push_back((budget.IsOver() ? budget.Ended() + " ended tune before the disk was measured: "
+                                     : std::string()) +
+                    "predictions are without the time to read weights from disk");
   else if (rate->get<double>() > 0)
     problem.disk = rate->get<double>();
 }
@@ -361,7 +379,9 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   } else {
     sizes = LimitTraining(request, written, job, budget, problem, outcome.notes);
   }
-  const RunPlan own = OwnRun(request, given, problem.manifest);
+  std::string why;
+  const RunPlan own = OwnRun(request, given, problem.manifest, &why);
+  if (!why.empty() && request.cut_package.empty()) outcome.notes.push_back(why);
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   // With one size of microbatches, the best differ by little else than their schedules.

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -67,7 +68,9 @@ static void CheckNoResult(const TuneRequest& request) {
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
 static TuneOutcome TuneModel(TuneRequest& request) {
-  const std::string model = request.package;
+  const InterruptsEndBudgets interrupts;  // so that the pieces are removed
+  const TuneBudget clock;
+  const std::string model = request.model = request.package;
   const auto read = [&] { return ImportModel(model); };
   request.cut_package = request.output + "/" + kCut;
   CheckReplaceable({request.cut_package, 0, request.force}, {request.package, request.job});
@@ -75,7 +78,9 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   const TemporaryFolder scratch(request.output, "pieces-");
   CompileOptions compile;
   request.package = compile.output = scratch.path() + "/pieces.pkg";
+  if (!request.quiet) std::cerr << "cutting " << model << " into pieces\n";
   const FinePieces pieces = CompilePieces(compile, read);
+  request.budget = std::max(0.0, request.budget - clock.Passed());
   const TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
@@ -144,9 +149,10 @@ static void TuneAndShow(TuneRequest& request, bool json) {
   }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, "
-            << (request.infers() ? "" : "job.json, ") << "report.json, report.html"
-            << (is_model ? ", model.pkg" : "") << "\nto start it:\n    "
-            << StartLine(request, outcome) << "\n";
+            << (request.infers() ? "" : "job.json, ")
+            << (outcome.rows.front().candidate.plan.ranks.empty() ? "" : "plan.csv, ")
+            << "report.json, report.html" << (is_model ? ", model.pkg" : "")
+            << "\nto start it:\n    " << StartLine(request, outcome) << "\n";
 }
 
 void AddTuneCommand(CLI::App& app) {
@@ -173,7 +179,8 @@ void AddTuneCommand(CLI::App& app) {
                "change the microbatches even if results depend on their size")
       ->excludes(exact)
       ->excludes(input);
-  app.add_option("--candidates", r.candidates, "number of candidates to measure (default: 5)")
+  app.add_option("--candidates", r.candidates,
+                 "number of candidates to measure, besides the job as given (default: 5)")
       ->check(AtLeast(1, 1000));
   app.add_option("--rounds", r.rounds, "measurements of each candidate (default: 3)")
       ->check(AtLeast(1, 1000));
@@ -182,7 +189,7 @@ void AddTuneCommand(CLI::App& app) {
   app.add_option_function<std::string>(
          "--budget",
          [request](const std::string& text) { request->budget = ParseDuration(text, "--budget"); },
-         "time for everything, such as 90s or 2m; then the best result so far is written")
+         "time to measure, such as 90s or 2m; then the best result so far is written")
       ->type_name("TIME");
   auto* machines = app.add_option(
       "--machines", r.machines,

@@ -80,11 +80,13 @@ void CheckSameRun(const std::string& folder, const RunOptions& options) {
 
 // Returns the folder of results: PACKAGE/tuned, or --tuned.
 std::string Root(const RunOptions& options) {
-  if (!tune.root.empty()) return tune.root;
-  if (access(options.package.c_str(), W_OK) != 0)
+  return tune.root.empty() ? options.package + "/tuned" : tune.root;
+}
+
+void CheckWritable(const RunOptions& options) {
+  if (tune.root.empty() && access(options.package.c_str(), W_OK) != 0)
     throw Error(options.package, "cannot be written, and --tune keeps its result there",
                 "name another folder: --tuned FOLDER");
-  return options.package + "/tuned";
 }
 
 // Returns the folder of the result for this run, which it makes if there is none.
@@ -104,6 +106,7 @@ std::string FindOrTune(const RunOptions& options) {
                 " to tune again, with a longer --tune-budget");
     return folder;
   }
+  CheckWritable(options);
   CreateFolders(folder);
   OwnerLock lock(OwnerLock::FileFor(folder, true));
   if (!lock.Take())
@@ -114,6 +117,7 @@ std::string FindOrTune(const RunOptions& options) {
   TuneRequest request;
   request.package = options.package, request.job = options.job, request.output = folder;
   request.options = "--tune-", request.memory = tune.memory, request.ranks = StartedRanks();
+  request.ranks_option = "-n";
   request.budget = ParseDuration(tune.budget, "--tune-budget");
   request.in_process = in_process, request.processes = !in_process;
   request.start = start, request.force = true;

@@ -172,7 +172,7 @@ class Tune(Case):
         notes, schedules = self.notes("loss", package, job, "--candidates", 99)
         self.assertIn("chimera", schedules)
         self.assertIn("the microbatch stays at 4 samples: the model computes its loss, which need not be a mean over "
-                      "samples (--change-microbatch changes it anyway)", notes)
+                      "samples (`pipewright tune --change-microbatch` changes it anyway)", notes)
 
     def test_predictions_alone(self):
         result = self.tune("predicted", "--no-measure", "--json", "--exact")
@@ -186,6 +186,8 @@ class Tune(Case):
         schedules = [c["schedule"] for c in report["candidates"] if c["ranks"] == 2 and not c["as_given"]]
         self.assertGreaterEqual(len(schedules), 3, "all candidates may have the same ranks and microbatches")
         self.assertIn("the microbatch stays at 2 samples: --exact keeps the results bitwise identical", report["notes"])
+        self.assertIn("the run as given is on 2 ranks, with the modules evenly on them, since the package's conf.json "
+                      "cannot be used: it is for 3 ranks", report["notes"])
 
     def test_memory(self):
         refused = self.tune("small", "--no-measure", "--memory", "1KB")
@@ -216,7 +218,8 @@ class Tune(Case):
             file.write_text(json.dumps(kept))
         refused = self.tune("light", "--memory", 4 * used // 5, *options, **job)
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertRegex(refused.out, r"the fastest candidate is dropped: rank 0 takes .*B, more than --memory, and .*B was")
+        self.assertRegex(refused.out, r"the fastest candidate is dropped: rank 0 takes .*B, more than --memory \d+, and .*B "
+                                      r"was")
         self.assertRegex(refused.out, rf"--memory {4 * used // 5}: every candidate takes more than was predicted: the ")
         least = int(refused.out.split("give --memory ")[1].split()[0])
         self.succeed(self.tune("light", "--memory", least, *options, **job))
@@ -285,6 +288,16 @@ class Tune(Case):
         self.assertTrue(any(note.startswith("every figure is an estimate for ") for note in report["notes"]))
         self.assertIn("Every figure is an estimate for", self.path("elsewhere/report.html").read_text())
         self.assertIn("estimated", result.out)
+        small = lambda memory: self.path("small.json").write_text(json.dumps({
+            "devices": {"small": {"speed": 1, "memory": memory}}, "link": {"latency": 1e-6, "bandwidth": 1e11},
+            "machines": [{"device": "small", "count": 3}]}))
+        small("1KB")
+        refused = self.tune("devices", "--machines", self.path("small.json"))
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"small.json: nothing fits: the smallest of \d+ candidates takes")
+        self.assertIn("more ranks are not enough", refused.out)
+        small(int(refused.out.split("describe devices with a memory of ")[1].split()[0]))
+        self.succeed(self.tune("devices", "--machines", self.path("small.json")))
         many = self.tune("many", "--machines", self.path("machines.json"), ranks=5)
         self.assertEqual(many.code, 1, many.out)
         self.assertIn("machines.json: has 4 devices, fewer than --ranks 5", many.out)
@@ -391,6 +404,27 @@ class Tune(Case):
         for name, weight in given.items():
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
+    def test_a_model_file_gives_the_same_bytes(self):
+        tune = lambda: pipewright("tune", self.path("gpt.pt2"), self.write_job(self.job()), "--ranks", 2, "-o",
+                                  self.path("bytes"), "--repeat", 1, "--no-measure", "--force")
+        names = ("report.json", "report.html", "job.json", "conf.json")
+        self.succeed(tune())
+        first = {name: self.path(f"bytes/{name}").read_bytes() for name in names}
+        self.assertIn(b"Tuning of " + str(self.path("gpt.pt2")).encode(), first["report.html"])
+        self.succeed(tune())
+        for name in names:
+            self.assertEqual(self.path(f"bytes/{name}").read_bytes(), first[name], name)
+
+    def test_an_interrupt_while_a_model_file_is_cut(self):
+        command = [str(BUILD / "pipewright"), "tune", str(self.path("gpt.pt2")), str(self.write_job(self.job())), "--ranks",
+                   "2", "-o", str(self.path("uncut")), "--in-process"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(process.stderr.readline().startswith("cutting "))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertIn("the interrupt ended tune before anything was measured", err)
+        self.assertFalse(self.path("uncut").exists())
     def test_a_result_stays_without_force(self):
         self.succeed(self.tune("again", "--no-measure", "--exact"))
         files = {path.name: path.read_bytes() for path in self.path("again").glob("*.*")}
@@ -429,7 +463,7 @@ class Tune(Case):
                 file.unlink()
         refused = self.tune("sizes", "--budget", "0", "--memory", "1KB", "--force")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertRegex(refused.out, r"nothing fits of what was measured before the time was over: .* \(4 microbatches of "
+        self.assertRegex(refused.out, r"nothing that was measured before the time was over fits: .* \(4 microbatches of "
                                       r"2 samples\)\n  give it more time")
         self.assertRegex(refused.out, r"note: --budget ended the profiles: \d+ of \d+ were not measured")
 
@@ -508,7 +542,7 @@ class Tune(Case):
                "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
         notes, _ = self.notes("rows", package, job)
         [stays] = [note for note in notes if note.startswith("the microbatch stays at 8 samples: ")]
-        self.assertRegex(stays, r"the loss of the second step is [\d.]+ with it, and [\d.]+ with 4 \(--change-microbatch changes")
+        self.assertRegex(stays, r"the loss of the second step is [\d.]+ with it, and [\d.]+ with 4 \(`pipewright tune --change-microbatch` changes")
         tuned = json.loads(self.path("rows/job.json").read_text())
         self.assertEqual((tuned["microbatches"], tuned["minibatch_size"]), (2, 16))
         notes, _ = self.notes("rows", package, job, "--change-microbatch", "--force")

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "base/error.h"
 #include "tests/error_text.h"
+#include "tests/temp_folder.h"
 #include "tune/own_run.h"
 
 namespace pipewright {
@@ -64,6 +67,27 @@ TEST(TuneAllowed, SizesOfMicrobatches) {
   padded.data.length = "length";
   EXPECT_EQ(Sizes(request, "s0", partial), (std::set<int64_t>{3}));
   EXPECT_EQ(Sizes(request, "s0", padded), (std::set<int64_t>{3}));
+}
+
+// A model without running statistics writes to no buffer.
+TEST(TuneAllowed, BatchNormalizationInTraining) {
+  const auto sizes = [](const std::string& call) {
+    Manifest manifest = Model("s0");
+    manifest.modules.resize(1);
+    manifest.modules[0].code = "code.py";
+    std::ofstream(TempPath("code.py")) << "x = torch.relu(x)\nx = torch." << call << "\n";
+    TuneRequest request;
+    request.package = std::filesystem::path(TempPath("code.py")).parent_path();
+    std::vector<std::string> notes;
+    return MicrobatchSizes(request, manifest, {}, JobOf(4, 3), notes).size();
+  };
+  EXPECT_GT(sizes("relu(x)"), 1u);
+  EXPECT_EQ(sizes("batch_norm(x, w, b, None, None, True, 0.1, 1e-05, True)"), 1u);
+  EXPECT_EQ(sizes("native_batch_norm(x, w, b, None, None, True, 0.1, 1e-05)"), 1u);
+  EXPECT_EQ(sizes("_native_batch_norm_legit(x, w, b, True, 0.1, 1e-05)"), 1u);
+  EXPECT_EQ(sizes("batch_norm(x, w, b, self.mean, self.var, training, 0.1, 1e-05, True)"), 1u);
+  EXPECT_GT(sizes("batch_norm(x, w, b, self.mean, self.var, False, 0.1, 1e-05, True)"), 1u);
+  EXPECT_GT(sizes("_native_batch_norm_legit_no_training(x, w, b, mean, var, 0.1, 1e-05)"), 1u);
 }
 
 TEST(TuneAllowed, Replicas) {

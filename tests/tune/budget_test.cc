@@ -44,6 +44,17 @@ TEST(TuneBudget, EndsByTimeOrInterrupt) {
   EXPECT_FALSE(all.IsOver());
 }
 
+// A signal while a model file is cut ends what follows.
+TEST(TuneBudget, InterruptsLastUntilTheOutermostObjectEnds) {
+  const InterruptsEndBudgets outer;
+  std::raise(SIGINT);
+  {
+    const InterruptsEndBudgets inner;
+    EXPECT_TRUE(TuneBudget().IsOver());
+  }
+  EXPECT_TRUE(TuneBudget().IsOver());
+}
+
 TEST(TuneBudget, LeavesSignalsAsTheyWere) {
   const auto before = std::signal(SIGINT, SIG_IGN);  // as in the background of a shell
   {

@@ -58,6 +58,17 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   EXPECT_EQ(other["body"], "lists");
 }
 
+// A job is read with its folder's name put before the paths in it, whether or not that is a link.
+TEST(ChangedJob, KeepsDataWhereTheFolderIsALink) {
+  std::filesystem::create_directories(TempPath("far/away/tuned"));
+  std::filesystem::create_directories(TempPath("near"));
+  std::filesystem::create_directory_symlink(TempPath("far/away/tuned"), TempPath("near/link"));
+  const std::string from = File("near/job.json", R"({"data": {"tokens": "a.bin"}})"),
+                    to = TempPath("near/link/job.json");
+  const Json job = ParseJson(ChangedJob(ReadJson(from), from, to, {"1f1b", 8, 32}), to);
+  EXPECT_EQ(job["data"]["tokens"], "../a.bin");
+}
+
 TEST(ChangedJob, ErasesOutputs) {
   Json job = {{"save", "a"}, {"metrics", "b"}, {"validation", {}}, {"steps", 4}};
   EraseOutputs(job);

@@ -98,6 +98,17 @@ TEST(TuneResult, RowsSayHowManyMinibatches) {
   EXPECT_NE(FormatTable(TuneCells(outcome.rows, false)).find("3 x 4 of 8"), std::string::npos);
 }
 
+TEST(TuneResult, VerdictComparesOnlyWithARunThatCounts) {
+  TuneOutcome outcome;
+  outcome.rows = {Row(1, {0.8, 0.8}), Row(1, {1, 1})};
+  outcome.rows[1].as_given = true;
+  const std::string fastest = "the fastest is gpipe on 1 rank with 4 microbatches: 800.0 ms";
+  EXPECT_EQ(TuneVerdict(outcome), fastest + ", 20 % less than the run as given");
+  outcome.rows[1].steps = {0.5, 0.5};
+  outcome.rows[1].failure = "rank 0 takes more than --memory";
+  EXPECT_EQ(TuneVerdict(outcome), fastest);
+}
+
 TEST(TuneResult, TableAndReport) {
   TuneOutcome outcome;
   outcome.rows = {Row(0.0105, {0.011, 0.012, 0.010}), Row(0.5, {}, "no memory")};
@@ -147,6 +158,10 @@ TEST(TuneResult, PageShowsTwoTimelines) {
                            "winner", "candidate ", "<svg", "predicted"})
     EXPECT_NE(page.find(text), std::string::npos) << text;
   EXPECT_EQ(page.find("estimate"), std::string::npos);
+  EXPECT_NE(page.find("<title>Tuning of m.pkg<"), std::string::npos);
+  request.model = "model.pt2";  // the package is temporary
+  EXPECT_NE(TunePage(request, problem, outcome, "").find("<title>Tuning of model.pt2<"),
+            std::string::npos);
   request.machines = "m.json";
   EXPECT_NE(TunePage(request, problem, outcome, "").find("Every figure is an estimate for m.json"),
             std::string::npos);

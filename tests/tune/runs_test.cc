@@ -1,5 +1,6 @@
 // Programs that fail, and profiles of sizes that a model refuses.
 #include "tune/runs.h"
+#include "base/process/host_resources.h"
 
 #include <gtest/gtest.h>
 
