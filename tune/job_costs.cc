@@ -137,6 +137,15 @@ double Ratio(double whole, double loss, double profiled) {
   return profiled > 0 ? std::max(1.0, (whole - loss) / profiled) : 1;
 }
 
+// Returns how much longer the slowest rank computes than the first, whose times the figures of the
+// stage are: all others wait for it.
+double SlowestOf(const Json& figures) {
+  double most = 0;
+  for (const Json& rank : figures.at("ranks")) most = std::max(most, rank.at("busy").get<double>());
+  const double first = figures.at("ranks").at(0).at("busy");
+  return first > 0 ? most / first : 1;
+}
+
 Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneProblem& problem) {
   double forward = 0, backward = 0;
   for (const ProfileNode& node : profile.profile.nodes) {
@@ -146,9 +155,10 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   const Json& stage = figures.at("stages").at(0);
   const Json &costs = stage.at("costs"), &loss = stage.at("loss");
   auto seconds = [](const Json& time) { return kMicroseconds * time.get<double>(); };
+  const double slowest = SlowestOf(figures);
   Slowdown slowdown = {&profile};
-  slowdown.forward = Ratio(seconds(costs.at("F")), seconds(loss.at("F")), forward);
-  slowdown.backward = Ratio(seconds(costs.at("B")), seconds(loss.at("B")), backward);
+  slowdown.forward = Ratio(slowest * seconds(costs.at("F")), seconds(loss.at("F")), forward);
+  slowdown.backward = Ratio(slowest * seconds(costs.at("B")), seconds(loss.at("B")), backward);
   const auto ranks = static_cast<int>(figures.at("ranks").size());
   if (ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
   const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), ranks);

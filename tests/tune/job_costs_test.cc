@@ -27,7 +27,7 @@ TuneProfile ProfileOf(int ranks, int threads, int64_t size) {
 
 // Times in microseconds.
 Json Figures(double forward, double backward, double step, double loss) {
-  return {{"ranks", {Json::object()}},
+  return {{"ranks", Json::array({Json::object({{"busy", 1000}})})},
           {"stages",
            {{{"actions", Json::object()},
              {"costs", {{"F", forward}, {"B", backward}, {"step", step}}},
@@ -95,7 +95,7 @@ TEST(TuneJobCosts, ReplicasExchangeMoreSlowlyThanLinks) {
   }
   problem.profiles = profiles;
   Json figures = Figures(9800, 18000, 400, 1000);
-  figures["ranks"] = {{{"waited", 6}}, {{"waited", 500}}};
+  figures["ranks"] = {{{"waited", 6}, {"busy", 1000}}, {{"waited", 500}, {"busy", 900}}};
   figures["stages"][0]["actions"]["REDUCE_GRAD"] = {{"typical", 30}};
   SetJobCosts({{4, figures}}, {1, 2}, profiles, problem);
   EXPECT_NEAR(problem.profiles[0].exchange, 1.5, 1e-12);
@@ -108,6 +108,18 @@ TEST(TuneJobCosts, ReplicasExchangeMoreSlowlyThanLinks) {
   problem.profiles[0].exchange = 1;
   const TuneCandidate fast = Predict(problem, problem.profiles[0], conf, "1f1b", 2, {});
   EXPECT_NEAR(slow.step - fast.step, 12e-6, 1e-12);
+}
+
+// The times are those of the first rank; the second one takes 10 % longer.
+TEST(TuneJobCosts, ReplicasWaitForTheSlowest) {
+  TuneProblem problem;
+  problem.profiles = {ProfileOf(2, 1, 4)};
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  Json figures = Figures(9000, 18000, 400, 1000);
+  figures["ranks"] = {{{"busy", 1000}}, {{"busy", 1100}}};
+  SetJobCosts({{4, figures}}, {1, 2}, profiles, problem);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 8.9e-3, 1e-9);
+  EXPECT_NEAR(BackwardOf(problem.profiles[0]), 17.8e-3, 1e-9);
 }
 
 // On other machines, profiles of all numbers of ranks are those of one rank.

@@ -1,15 +1,16 @@
 // Programs that fail, and profiles of sizes that a model refuses.
 #include "tune/runs.h"
-#include "base/process/host_resources.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
+#include "base/process/host_resources.h"
 #include "formats/weights/safetensors.h"
 #include "tests/environment.h"
 #include "tests/error_text.h"
@@ -90,6 +91,21 @@ TEST(TuneRuns, InferenceTriesOneThread) {
   EXPECT_EQ(ThreadCounts(request, job, 1, 8), (std::set<int>{1, 4, 8}));
 }
 
+// Threads change bits, and those of other machines are not here.
+TEST(TuneRuns, TrainingTriesTheShareOfTheCores) {
+  TuneRequest request;
+  Job job;
+  job.text = "{}", job.threads = 1;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{1, 4}));
+  request.exact = true;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+  request.exact = false, request.machines = "machines.json";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+  request.machines = "";
+  job.text = R"({"threads": 1})";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+}
+
 // A package that only profiles from an earlier tune know: the programs are not here.
 struct Kept {
   TuneRequest request;
@@ -152,6 +168,27 @@ TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
   some.request.input.clear();
   const std::string said = some.Measure({1, 4}, {1, 2, 4, 8});
   EXPECT_NE(said.find("--microbatch-size 8"), std::string::npos) << said;
+}
+
+// The model may not fit into the memory of a single rank, for example.
+TEST(TuneRuns, TheJobsOwnSizeNeedNotRunOnEveryNumberOfRanks) {
+  Kept some;
+  some.request.input.clear();
+  some.request.ranks = 2, some.request.in_process = true;
+  const Profile profile = ProfileOf(std::vector<double>(2, 1e-3), 8);
+  ASSERT_TRUE(WriteKept(KeptFor(some.request, some.problem.manifest),
+                        KeptPrefix(some.request, some.job) + "profile-2-ranks-1-threads-8-samples",
+                        some.request.repeat,
+                        {{"profile", ParseJson(WriteProfile(profile), "")}, {"others", 0}}));
+  some.problem.profiles.clear();
+  EXPECT_TRUE(
+      MeasureProfiles(some.request, some.job, {{8}, 2}, TuneBudget(), some.problem, some.notes));
+  ASSERT_EQ(some.problem.profiles.size(), 1u);
+  EXPECT_EQ(some.problem.profiles[0].ranks, 2);
+  const bool noted = std::any_of(some.notes.begin(), some.notes.end(), [](const std::string& note) {
+    return note.starts_with("no microbatches of 8 samples on 1 rank: ");
+  });
+  EXPECT_TRUE(noted);
 }
 
 }  // namespace
