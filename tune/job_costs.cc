@@ -250,7 +250,7 @@ struct Measured {
   std::map<TuneShape, std::map<int64_t, Json>> figures;  // by samples of a microbatch
   // Why shapes do not run, and why only one of their ranks runs.
   std::map<TuneShape, std::string> failures, alone;
-  bool cut_off = false;  // the budget ended before every size was measured
+  std::set<TuneShape> cut;  // the budget ended before every size was measured
 };
 
 std::string Ranks(const TuneShape& shape) {
@@ -263,7 +263,8 @@ std::string Ranks(const TuneShape& shape) {
 void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& measured,
                       const TuneBudget& budget, TuneProblem& problem,
                       std::vector<std::string>& notes) {
-  if (measured.cut_off)
+  if (std::any_of(measured.cut.begin(), measured.cut.end(),
+                  [&](const TuneShape& shape) { return !measured.figures.at(shape).empty(); }))
     notes.push_back(budget.Ended() +
                     " ended the steps of the job before they ran with every size of microbatches: "
                     "predictions extrapolate from those that did");
@@ -349,7 +350,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
         found = figures_of({shape.threads, 1}, size, error);
       }
       if (!error.empty()) measured.failures[shape] = error;
-      measured.cut_off |= !found && error.empty();
+      if (!found && error.empty()) measured.cut.insert(shape);
       if (!found) continue;
       by_size[size] = *found;
       SetJobCosts(by_size, shape, profiles, problem);

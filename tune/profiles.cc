@@ -41,8 +41,7 @@ struct Measuring {
   std::string prefix;     // of the names of kept measurements
   bool has_data = false;  // of the job
   Profiles profiles = {};
-  std::set<int64_t> refused = {};                 // sizes
-  std::set<std::pair<int, int64_t>> failed = {};  // the job's own size, on numbers of ranks
+  std::map<Point, std::string> failed = {};  // what does not run, and why
   int reused = 0, measured = 0;
   double busiest = 0;  // most cores that others used during a measurement that counts
 };
@@ -162,8 +161,27 @@ void AddProfiles(Measuring& state, int ranks, int threads, const std::set<int64_
       if (each->microbatch <= size) below = each;
       if (each->microbatch >= size && !above) above = each;
     }
-    if (below && above && !state.refused.count(size) && !state.failed.count({measured_on, size}))
+    if (below && above && !state.failed.count({measured_on, threads, size}))
       state.problem.profiles.push_back({ranks, InterpolateProfile(*below, *above, size)});
+  }
+}
+
+bool AllFailed(const Measuring& state, const std::vector<Point>& points, int64_t size) {
+  return std::all_of(points.begin(), points.end(), [&](const Point& point) {
+    return point.size != size || state.failed.count(point);
+  });
+}
+
+void NoteFailures(Measuring& state, const std::vector<Point>& points) {
+  std::set<int64_t> noted;
+  for (const auto& [point, why] : state.failed) {
+    const bool all = AllFailed(state, points, point.size);
+    if (all && !noted.insert(point.size).second) continue;
+    state.notes.push_back("no microbatches of " + Counted(point.size, "sample") +
+                          (all ? ""
+                               : " on " + Counted(point.ranks, "rank") + " with " +
+                                     Counted(point.threads, "thread")) +
+                          ": " + why);
   }
 }
 
@@ -238,7 +256,6 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
   size_t done = 0;
   for (; done < points.size(); ++done) {
     const Point& point = points[done];
-    if (state.refused.count(point.size) || state.failed.count({point.ranks, point.size})) continue;
     std::string left;
     if (state.measured > 0)
       left = ", about " +
@@ -250,22 +267,14 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     try {
       if (!GetPoint(state, point)) break;
     } catch (const Error& error) {
-      // Inference of a large file need not fit into memory at once.
-      const bool own =
+      // Not every size need fit into the memory of few ranks, nor all rows of inference at once.
+      state.failed[point] = error.what();
+      const bool needed =
           point.size == job.microbatch_size && (!request.infers() || wanted.sizes.size() == 1);
-      // What other ranks could run does not fit into the memory of so few, for example.
-      const bool elsewhere =
-          std::any_of(state.profiles.begin(), state.profiles.end(),
-                      [&](const auto& each) { return each.first.size == point.size; });
-      if (own && !elsewhere) throw;
-      notes.push_back("no microbatches of " + Counted(point.size, "sample") +
-                      (own ? " on " + Counted(point.ranks, "rank") : "") + ": " + error.what());
-      if (own)
-        state.failed.insert({point.ranks, point.size});
-      else
-        state.refused.insert(point.size);
+      if (needed && AllFailed(state, points, point.size)) throw;
     }
   }
+  NoteFailures(state, points);
   if (state.profiles.empty() && done == points.size())
     throw Error(request.package, "no size of microbatches can be measured: " + notes.back());
   if (state.profiles.empty())

@@ -28,8 +28,8 @@ struct WantedProfiles {
 };
 
 // Adds a profile to `problem` for each size, on each number of ranks and threads: measured now,
-// kept from an earlier tune, or interpolated. The job's own comes first. Notes sizes that the model
-// refuses, what the budget cut off, how good the interpolation is, and a busy machine. Returns
+// kept from an earlier tune, or interpolated. The job's own comes first. Notes what does not run,
+// what the budget cut off, how good the interpolation is, and a busy machine. Returns
 // false if the budget cut off any. Throws Error if the job's own size can be measured on no ranks
 // (for inference, only if there is no other), or if nothing was measured.
 bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,

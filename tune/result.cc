@@ -40,11 +40,20 @@ std::string MicrobatchesText(const TuneCandidate& c) {
          std::to_string(c.microbatches);
 }
 
+std::string MicrobatchesWords(const TuneCandidate& c) {
+  return MicrobatchesText(c) +
+         (c.minibatches * c.microbatches == 1 ? " microbatch" : " microbatches");
+}
+
 }  // namespace
 
-std::string CandidateText(const TuneCandidate& c) {
-  return ScheduleText(c) + " on " + Counted(c.ranks, "rank") + " with " + MicrobatchesText(c) +
-         (c.minibatches * c.microbatches == 1 ? " microbatch" : " microbatches");
+std::string RowText(const TuneRow& row) {
+  const TuneCandidate& c = row.candidate;
+  if (row.as_given) return "the run as given";
+  return ScheduleText(c) + " with " + Counted(c.conf.stage_to_ranks.size(), "stage") + " on " +
+         Counted(c.ranks, "rank") + " with " + MicrobatchesWords(c) + ", " +
+         Counted(c.threads, "thread") + " a rank" +
+         (row.variant && row.in_process && c.ranks > 1 ? ", in process" : "");
 }
 
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated) {
@@ -82,7 +91,8 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const double step = measured ? Median(winner.steps) : c.step;
   const std::string time = StepText(step) + (measured ? "" : " (predicted)");
   if (winner.as_given) return "the fastest is the run as given: " + time;
-  const std::string text = "the fastest is " + CandidateText(c) + ": " + time;
+  const std::string text = "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") +
+                           " with " + MicrobatchesWords(c) + ": " + time;
   if (given == outcome.rows.end() || !given->failure.empty() || (measured && given->steps.empty()))
     return text;
   const double before = measured ? Median(given->steps) : given->candidate.step;

@@ -25,8 +25,9 @@ struct TuneOutcome {
 // Returns text such as "10.5 ms", with more digits for less than 10 ms.
 std::string StepText(double seconds);
 
-// Returns text such as "zbv on 2 ranks with 4 microbatches".
-std::string CandidateText(const TuneCandidate& candidate);
+// Returns text such as "the run as given", or "zbv with 4 stages on 2 ranks with 4 microbatches, 1
+// thread a rank".
+std::string RowText(const TuneRow& row);
 
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);

@@ -218,7 +218,7 @@ std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory) {
   const double bytes = std::accumulate(peaks.begin(), peaks.end(), 0.0);
   if (bytes <= 0.9 * static_cast<double>(memory)) return "";
   return "its tensors would take " + SizeText(static_cast<int64_t>(bytes)) +
-         ", more than 90 % of this host's memory (" + SizeText(memory) + ")";
+         ", more than 90 % of the memory that is here (" + SizeText(memory) + ")";
 }
 
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
@@ -276,7 +276,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {
         row.failure = error.what();
-        notes.push_back(CandidateText(row.candidate) + " is dropped: " + row.failure);
+        notes.push_back(RowText(row) + " is dropped: " + row.failure);
         continue;
       }
       NoteCutOff(request, budget, round, rows, notes);

@@ -134,7 +134,10 @@ bool MayFit(const TuneProblem& problem, const TuneRow& row) {
 
 // Returns what limits the memory of ranks, as the user gave it.
 std::string LimitName(const TuneRequest& request) {
-  return request.memory.empty() ? request.machines : request.options + "memory " + request.memory;
+  std::vector<std::string> names;
+  if (!request.memory.empty()) names.push_back(request.options + "memory " + request.memory);
+  if (!request.machines.empty()) names.push_back(request.machines);
+  return Join(names, " and ");
 }
 
 // Returns the rows to measure: the best of the search, and the job as given, if it is one.
@@ -181,7 +184,7 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
   std::string text = "give " + option + " " + enough;
   if (needs.of_devices)
     text = "describe devices with a memory of " + enough +
-           (request.memory.empty() ? "" : ", and give as much with " + option);
+           (problem.memory < needs.memory ? ", and give as much with " + option : "");
   if (needs.ranks > 0)
     return text + ", or " + request.ranks_option + " " + std::to_string(needs.ranks) +
            ": the search finds a way with each";
@@ -411,7 +414,8 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     files["job.json"] = JobText(job, outcome.rows.front(), request.output + "/job.json");
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
-  outcome.help = WhatHelps(problem, winner);
+  const std::vector<TuneCandidate>& best = outcome.found.best;
+  outcome.help = WhatHelps(problem, winner, best.empty() ? winner.step : best.front().step);
   outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget().IsOver();

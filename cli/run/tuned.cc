@@ -117,7 +117,7 @@ std::string FindOrTune(const RunOptions& options) {
   TuneRequest request;
   request.package = options.package, request.job = options.job, request.output = folder;
   request.options = "--tune-", request.memory = tune.memory, request.ranks = StartedRanks();
-  request.ranks_option = "-n";
+  request.ranks_option = in_process ? "--in-process" : "-n";
   request.budget = ParseDuration(tune.budget, "--tune-budget");
   request.in_process = in_process, request.processes = !in_process;
   request.start = start, request.force = true;
@@ -130,6 +130,16 @@ std::string FindOrTune(const RunOptions& options) {
   }
   WriteTunedKey(folder, key, outcome.cut_off ? request.budget : 0);
   return folder;
+}
+
+std::string RenewedJob(const std::string& folder, const std::string& job) {
+  try {
+    return RenewTunedJob(folder, job);
+  } catch (const Error&) {
+    if (access(folder.c_str(), W_OK) == 0) throw;
+    throw Error(folder, "cannot be written, and " + job + " has changed since tune wrote there",
+                "tune into another folder: --tuned FOLDER");
+  }
 }
 
 bool HoldsCheckpoints(const std::string& folder) {
@@ -174,7 +184,7 @@ void UseTuned(RunOptions& options) {
     if (!folder.empty()) CheckSameRun(folder, options);
   }
   if (folder.empty()) folder = FindOrTune(options);
-  const std::string job = RenewTunedJob(folder, options.job);
+  const std::string job = RenewedJob(folder, options.job);
   if (!checkpoints.empty()) RecordTuned(checkpoints, folder);
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   PrintNote("runs as in " + folder + ", on " + std::to_string(ranks) +

@@ -45,16 +45,26 @@ void SpeedUp(ProfileLink& link, double factor) {
   link.bytes_per_second *= factor;
 }
 
-// Returns the step of the best candidate with links `factor` times as fast: on several ranks where
-// those at hand are too slow for them.
-double BestStepWithLinks(TuneProblem problem, const TuneCandidate& candidate, double factor) {
+// Returns the problem with links `factor` times as fast.
+TuneProblem WithLinks(TuneProblem problem, double factor) {
   for (TuneProfile& profile : problem.profiles)
     for (ProfileLink& link : profile.profile.links) SpeedUp(link, factor);
   for (ProfileLink& link : problem.machines.within) SpeedUp(link, factor);
   SpeedUp(problem.machines.between, factor);
+  return problem;
+}
+
+// Returns the step of the best candidate, without orders of zb-auto; kNoLimit if nothing fits.
+double ShortestStep(TuneProblem problem) {
   problem.searched = false;
   const TuneResult result = SearchTune(problem, 1);
-  return result.best.empty() ? candidate.step : std::min(candidate.step, result.best[0].step);
+  return result.best.empty() ? kNoLimit : result.best[0].step;
+}
+
+// Returns the step, shortened as much as a change shortens the best one. That one may be predicted
+// to be shorter than `step`, whose candidate was the fastest when it ran.
+double Shortened(double step, double best, double changed) {
+  return step * std::min(1.0, changed / best);
 }
 
 // Returns the step with a disk `factor` times as fast.
@@ -139,44 +149,37 @@ std::string WhatBinds(const TuneProblem& problem, const TuneCandidate& candidate
   return candidate.recompute.empty() ? "order" : "memory";
 }
 
-std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate) {
+std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate,
+                                double best) {
   std::vector<TuneHelp> help;
+  const double step = candidate.step;
   const bool more = std::any_of(problem.profiles.begin(), problem.profiles.end(),
                                 [](const TuneProfile& profile) { return profile.ranks > 1; });
   if (candidate.ranks > 1)
     help.push_back({"links twice as fast", StepWithLinks(problem, candidate, 2)});
-  else if (more && candidate.minibatches == 1)
-    help.push_back({"links twice as fast", BestStepWithLinks(problem, candidate, 2)});
+  else if (more)
+    help.push_back(
+        {"links twice as fast", Shortened(step, best, ShortestStep(WithLinks(problem, 2)))});
   if (!candidate.conf.offloaded_stages.empty())
     help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
   const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
   const auto slowest = std::max_element(
       nodes.begin(), nodes.end(),
       [](const ProfileNode& a, const ProfileNode& b) { return WorkOf(a) < WorkOf(b); });
-  // With the same ranks, threads and microbatches.
-  auto alike = [&](TuneProblem other) {
-    std::erase_if(other.profiles, [&](const TuneProfile& p) {
-      return p.ranks != candidate.ranks || p.profile.threads != candidate.threads ||
-             p.profile.microbatch != candidate.microbatch;
-    });
-    other.searched = false;
-    return other;
-  };
-  TuneResult finer;
-  // The search merges minibatches, which would seem to be the gain of the cut.
-  if (candidate.minibatches == 1) finer = SearchTune(CutModule(alike(problem), slowest->module), 1);
-  if (!finer.best.empty())
+  TuneProblem alike = problem;  // with the same ranks, threads and microbatches
+  std::erase_if(alike.profiles, [&](const TuneProfile& p) {
+    return p.ranks != candidate.ranks || p.profile.threads != candidate.threads ||
+           p.profile.microbatch != candidate.microbatch;
+  });
+  if (const double finer = ShortestStep(CutModule(alike, slowest->module)); finer < kNoLimit)
     help.push_back({"a finer cut around " + slowest->name + ", the slowest module",
-                    std::min(candidate.step, finer.best.front().step)});
+                    Shortened(step, std::min(step, ShortestStep(alike)), finer)});
   if (problem.memory < kNoLimit || !problem.machines.memory.empty()) {
     TuneProblem free = problem;
     free.memory = kNoLimit;
     free.machines.memory.clear();
-    free.searched = false;
-    const TuneResult result = SearchTune(free, 1);
-    if (!result.best.empty())
-      help.push_back(
-          {"memory without a limit", std::min(candidate.step, result.best.front().step)});
+    if (const double shortest = ShortestStep(free); shortest < kNoLimit)
+      help.push_back({"memory without a limit", Shortened(step, best, shortest)});
   }
   std::stable_sort(help.begin(), help.end(),
                    [](const TuneHelp& a, const TuneHelp& b) { return a.step < b.step; });

@@ -20,8 +20,9 @@ struct TuneHelp {
 
 // Returns the predicted effect of links and of a disk twice as fast, of a finer cut around the
 // slowest module (into two equal halves) and, under a limit, of memory without one. The best step
-// comes first.
-std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate);
+// comes first. `best`: the shortest predicted step of the search.
+std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate& candidate,
+                                double best);
 
 // Returns the problem with a module, and its part of every profile, cut into two equal halves.
 TuneProblem CutModule(const TuneProblem& problem, int module);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -226,11 +227,33 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
   Keep(problem, candidate, keep, result);
 }
 
+// Returns the order that zb-auto finds for the stages and placement of a candidate; none if none
+// fits. It has one limit for all ranks: the least of theirs, or the largest, with which the order
+// may not fit after all.
+std::optional<ZbAutoResult> OrderFor(const TuneProblem& problem, const TuneCandidate& start,
+                                     const Costs& costs) {
+  constexpr double kEffort = 0.1;  // about a second
+  std::set<double> limits;
+  for (int rank = 0; rank < start.ranks; ++rank) limits.insert(RankLimit(problem, rank));
+  const auto stages = static_cast<int>(start.conf.stage_to_ranks.size());
+  for (const double limit : {*limits.begin(), *limits.rbegin()}) {
+    ZbAutoOptions options;
+    options.placement = start.conf.stage_to_ranks;
+    options.memory = limit;
+    options.effort = kEffort;
+    try {
+      return ZbAuto(costs, start.ranks, stages, start.microbatches, options);
+    } catch (const Error&) {
+      // Not even one microbatch at a time fits.
+    }
+  }
+  return std::nullopt;
+}
+
 // Searches orders for the stages and placements of the best candidates.
 void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
   constexpr size_t kSearches = 3;
   constexpr int64_t kActions = 30'000;  // zb-auto tries hundreds of orders
-  constexpr double kEffort = 0.1;       // about a second each
   std::vector<TuneCandidate> starts, best = result.best.empty() ? result.large : result.best;
   for (const auto& [kind, candidate] : result.by_kind)
     if (keep > 1 && candidate.step < kClearlySlower * best.front().step) best.push_back(candidate);
@@ -244,9 +267,8 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
       starts.push_back(c);
   }
   for (const TuneCandidate& start : starts) {
-    const Conf& conf = start.conf;
-    const int stages = static_cast<int>(conf.stage_to_ranks.size());
-    if (int64_t{3} * stages * start.microbatches > kActions) {
+    const auto stages = static_cast<int64_t>(start.conf.stage_to_ranks.size());
+    if (3 * stages * start.microbatches > kActions) {
       ++result.too_long;
       continue;
     }
@@ -255,29 +277,24 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
           return p.ranks == start.ranks && p.profile.threads == start.threads &&
                  p.profile.microbatch == start.microbatch;
         });
-    const Costs costs = CostsOfConf(problem, *profile, conf);
-    ZbAutoOptions options;
-    options.placement = conf.stage_to_ranks;
-    for (int rank = 0; rank < start.ranks; ++rank)  // it has one limit for all
-      options.memory = std::min(options.memory, RankLimit(problem, rank));
-    options.effort = kEffort;
+    const Costs costs = CostsOfConf(problem, *profile, start.conf);
+    const std::optional<ZbAutoResult> found = OrderFor(problem, start, costs);
+    result.searched += found.has_value();
+    if (!found || (problem.order && OrderOfStages(found->plan) != problem.order)) {
+      ++result.unfit;
+      continue;
+    }
+    std::vector<int> recompute;
+    for (int s = 0; s < static_cast<int>(found->recompute.size()); ++s)
+      if (found->recompute[static_cast<size_t>(s)]) recompute.push_back(s);
+    const Prospect prospect = {problem, *profile, start.conf, costs, found->plan};
     try {
-      const ZbAutoResult found = ZbAuto(costs, start.ranks, stages, start.microbatches, options);
-      ++result.searched;
-      if (problem.order && OrderOfStages(found.plan) != problem.order) {
-        ++result.unfit;
-        continue;
-      }
-      std::vector<int> recompute;
-      for (int s = 0; s < static_cast<int>(found.recompute.size()); ++s)
-        if (found.recompute[static_cast<size_t>(s)]) recompute.push_back(s);
-      const Prospect prospect = {problem, *profile, conf, costs, found.plan};
       TuneCandidate candidate = PredictOrder(prospect, kSearchedSchedule, recompute);
-      candidate.plan = found.plan;
+      candidate.plan = found->plan;
       candidate.plan.recompute = recompute;
       Keep(problem, candidate, keep, result);
     } catch (const Error&) {
-      ++result.unfit;  // not even one microbatch at a time fits
+      ++result.unfit;
     }
   }
 }

@@ -296,6 +296,10 @@ class Tune(Case):
         self.assertEqual(refused.code, 1, refused.out)
         self.assertRegex(refused.out, r"small.json: nothing fits: the smallest of \d+ candidates takes")
         self.assertIn("more ranks are not enough", refused.out)
+        self.assertNotIn("--memory", refused.out)
+        limited = self.tune("devices", "--machines", self.path("small.json"), "--memory", "1GB")
+        self.assertRegex(limited.out, r"--memory 1GB and .*small.json: nothing fits")
+        self.assertNotIn("and give as much with --memory", limited.out)
         small(int(refused.out.split("describe devices with a memory of ")[1].split()[0]))
         self.succeed(self.tune("devices", "--machines", self.path("small.json")))
         many = self.tune("many", "--machines", self.path("machines.json"), ranks=5)
@@ -425,6 +429,7 @@ class Tune(Case):
         self.assertEqual(process.returncode, 1, out + err)
         self.assertIn("the interrupt ended tune before anything was measured", err)
         self.assertFalse(self.path("uncut").exists())
+
     def test_a_result_stays_without_force(self):
         self.succeed(self.tune("again", "--no-measure", "--exact"))
         files = {path.name: path.read_bytes() for path in self.path("again").glob("*.*")}
@@ -542,7 +547,8 @@ class Tune(Case):
                "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
         notes, _ = self.notes("rows", package, job)
         [stays] = [note for note in notes if note.startswith("the microbatch stays at 8 samples: ")]
-        self.assertRegex(stays, r"the loss of the second step is [\d.]+ with it, and [\d.]+ with 4 \(`pipewright tune --change-microbatch` changes")
+        self.assertRegex(stays, r"the loss of the second step is [\d.]+ with it, and [\d.]+ with 4 \(`pipewright tune "
+                                r"--change-microbatch` changes")
         tuned = json.loads(self.path("rows/job.json").read_text())
         self.assertEqual((tuned["microbatches"], tuned["minibatch_size"]), (2, 16))
         notes, _ = self.notes("rows", package, job, "--change-microbatch", "--force")

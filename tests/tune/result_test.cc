@@ -77,7 +77,7 @@ TEST(TuneResult, VariantsHaveNotRunYet) {
 TEST(TuneResult, TooLargeIsMoreThanNineTenthsOfTheMemory) {
   EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3600), "");  // its ranks take 1 KiB and 2 KiB
   EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3072),
-            "its tensors would take 3 KiB, more than 90 % of this host's memory (3 KiB)");
+            "its tensors would take 3 KiB, more than 90 % of the memory that is here (3 KiB)");
 }
 
 TEST(TuneResult, RowsSayHowManyMinibatches) {
@@ -107,6 +107,17 @@ TEST(TuneResult, VerdictComparesOnlyWithARunThatCounts) {
   outcome.rows[1].steps = {0.5, 0.5};
   outcome.rows[1].failure = "rank 0 takes more than --memory";
   EXPECT_EQ(TuneVerdict(outcome), fastest);
+}
+
+TEST(TuneResult, NotesTellRowsApart) {
+  TuneRow row = Row(1, {});
+  EXPECT_EQ(RowText(row), "gpipe with 1 stage on 1 rank with 4 microbatches, 1 thread a rank");
+  row.candidate.ranks = 2, row.candidate.microbatches = 1;
+  row.variant = row.in_process = true;
+  EXPECT_EQ(RowText(row),
+            "gpipe with 1 stage on 2 ranks with 1 microbatch, 1 thread a rank, in process");
+  row.as_given = true;
+  EXPECT_EQ(RowText(row), "the run as given");
 }
 
 TEST(TuneResult, TableAndReport) {

@@ -374,6 +374,7 @@ TEST(Tune, CutsWithinTheMemoryOfDevices) {
   EXPECT_EQ(CutInto(problem, within), std::nullopt);
   problem.machines.memory = {kNoLimit, kNoLimit};
   EXPECT_TRUE(CutInto(problem, within));
+  EXPECT_GT(found.searched, 0) << "although no order fits on the smaller device";
 }
 
 // With few microbatches, more stages on a rank have a smaller bubble.
