@@ -172,16 +172,19 @@ bool AllFailed(const Measuring& state, const std::vector<Point>& points, int64_t
   });
 }
 
+// Notes what does not run, once for each size.
 void NoteFailures(Measuring& state, const std::vector<Point>& points) {
-  std::set<int64_t> noted;
-  for (const auto& [point, why] : state.failed) {
-    const bool all = AllFailed(state, points, point.size);
-    if (all && !noted.insert(point.size).second) continue;
-    state.notes.push_back("no microbatches of " + Counted(point.size, "sample") +
-                          (all ? ""
-                               : " on " + Counted(point.ranks, "rank") + " with " +
-                                     Counted(point.threads, "thread")) +
-                          ": " + why);
+  std::map<int64_t, std::vector<Point>> of_size;
+  for (const auto& [point, why] : state.failed) of_size[point.size].push_back(point);
+  for (const auto& [size, failed] : of_size) {
+    std::string where;
+    if (!AllFailed(state, points, size))
+      where = " on " + Counted(failed[0].ranks, "rank") + " with " +
+              Counted(failed[0].threads, "thread");
+    if (!where.empty() && failed.size() > 1)
+      where += ", and " + Counted(failed.size() - 1, "other number") + " of ranks and threads";
+    state.notes.push_back("no microbatches of " + Counted(size, "sample") + where + ": " +
+                          state.failed.at(failed[0]));
   }
 }
 
@@ -251,11 +254,11 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
         "the job's data cannot be read, so modules are measured with the package's sample, and no "
         "parameters are frozen: " +
         why);
-  const std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
+  std::vector<Point> points = PointsOf(state, wanted.sizes, wanted.own_ranks);
   const TuneBudget clock;
   size_t done = 0;
   for (; done < points.size(); ++done) {
-    const Point& point = points[done];
+    const Point point = points[done];
     std::string left;
     if (state.measured > 0)
       left = ", about " +
@@ -272,14 +275,20 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
       const bool needed =
           point.size == job.microbatch_size && (!request.infers() || wanted.sizes.size() == 1);
       if (needed && AllFailed(state, points, point.size)) throw;
+      Say(request, std::string("it does not run: ") + error.what());
+      if (needed)  // the others with this size next, so that a job that never runs ends soon
+        std::stable_partition(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
+                              [&](const Point& each) { return each.size == job.microbatch_size; });
     }
   }
   NoteFailures(state, points);
   if (state.profiles.empty() && done == points.size())
     throw Error(request.package, "no size of microbatches can be measured: " + notes.back());
   if (state.profiles.empty())
-    throw Error(request.package, budget.Ended() + " ended tune before anything was measured",
-                "give it more time");
+    throw Error(request.package,
+                budget.Ended() + " ended tune before anything was measured" +
+                    (state.failed.empty() ? "" : "; " + notes.back()),
+                state.failed.empty() ? "give it more time" : "");
   if (done < points.size())
     notes.push_back(budget.Ended() +
                     " ended the profiles: " + std::to_string(points.size() - done) + " of " +

@@ -47,9 +47,9 @@ std::string MicrobatchesWords(const TuneCandidate& c) {
 
 }  // namespace
 
-std::string RowText(const TuneRow& row) {
+std::string RowText(const TuneRow& row, bool infers) {
   const TuneCandidate& c = row.candidate;
-  if (row.as_given) return "the run as given";
+  if (row.as_given) return infers ? "the plain run" : "the run as given";
   return ScheduleText(c) + " with " + Counted(c.conf.stage_to_ranks.size(), "stage") + " on " +
          Counted(c.ranks, "rank") + " with " + MicrobatchesWords(c) + ", " +
          Counted(c.threads, "thread") + " a rank" +

@@ -25,9 +25,9 @@ struct TuneOutcome {
 // Returns text such as "10.5 ms", with more digits for less than 10 ms.
 std::string StepText(double seconds);
 
-// Returns text such as "the run as given", or "zbv with 4 stages on 2 ranks with 4 microbatches, 1
-// thread a rank".
-std::string RowText(const TuneRow& row);
+// Returns text such as "zbv with 4 stages on 2 ranks with 4 microbatches, 1 thread a rank", or "the
+// run as given" (for inference, "the plain run").
+std::string RowText(const TuneRow& row, bool infers);
 
 // Returns a table of the rows, the head first. `estimated`: predictions are for other machines.
 std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows, bool estimated);

@@ -276,7 +276,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
         if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
       } catch (const Error& error) {
         row.failure = error.what();
-        notes.push_back(RowText(row) + " is dropped: " + row.failure);
+        notes.push_back(RowText(row, request.infers()) + " is dropped: " + row.failure);
         continue;
       }
       NoteCutOff(request, budget, round, rows, notes);

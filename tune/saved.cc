@@ -1,5 +1,7 @@
 #include "tune/saved.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <vector>
@@ -122,7 +124,11 @@ std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   const std::string text = ChangedJob(ReadJson(path), path, folder + "/job.json", changes),
                     own = folder + "/job-" + HexHash(text) + ".json";
   std::error_code none;
-  if (!fs::exists(own, none) || ReadFile(own) != text) WriteFile(own, text);
+  if (fs::exists(own, none) && ReadFile(own) == text) return own;
+  if (access(folder.c_str(), W_OK) != 0)
+    throw Error(folder, "cannot be written, and a run whose job has changed keeps its own there",
+                "make it writable, or start the run without --tune");
+  WriteFile(own, text);
   return own;
 }
 

@@ -133,10 +133,16 @@ bool MayFit(const TuneProblem& problem, const TuneRow& row) {
 }
 
 // Returns what limits the memory of ranks, as the user gave it.
-std::string LimitName(const TuneRequest& request) {
+std::string LimitName(const TuneRequest& request, const TuneProblem& problem) {
+  const std::vector<double>& memory = problem.machines.memory;
+  const auto by_device = memory.empty()
+                             ? 0
+                             : std::count_if(memory.begin(), memory.begin() + request.ranks,
+                                             [&](double bytes) { return bytes < problem.memory; });
   std::vector<std::string> names;
-  if (!request.memory.empty()) names.push_back(request.options + "memory " + request.memory);
-  if (!request.machines.empty()) names.push_back(request.machines);
+  if (!request.memory.empty() && by_device < request.ranks)
+    names.push_back(request.options + "memory " + request.memory);
+  if (by_device > 0) names.push_back(request.machines);
   return Join(names, " and ");
 }
 
@@ -168,10 +174,10 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     rows.push_back(*given);
     rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
-    outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the run as given") +
-                            " would take " +
-                            SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
-                            " on a rank, more than its limit (" + LimitName(request) + ")");
+    outcome.notes.push_back(
+        std::string(request.infers() ? "the plain run" : "the run as given") + " would take " +
+        SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
+        " on a rank, more than its limit (" + LimitName(request, problem) + ")");
   }
   return rows;
 }
@@ -198,7 +204,7 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
                                const TuneOutcome& outcome, bool complete) {
   const TuneResult& found = outcome.found;
-  const std::string where = LimitName(request);
+  const std::string where = LimitName(request, problem);
   // They say why no smaller microbatches were tried, for example.
   for (const std::string& note : outcome.notes) Say(request, "note: " + note);
   if (found.large.empty())

@@ -132,16 +132,6 @@ std::string FindOrTune(const RunOptions& options) {
   return folder;
 }
 
-std::string RenewedJob(const std::string& folder, const std::string& job) {
-  try {
-    return RenewTunedJob(folder, job);
-  } catch (const Error&) {
-    if (access(folder.c_str(), W_OK) == 0) throw;
-    throw Error(folder, "cannot be written, and " + job + " has changed since tune wrote there",
-                "tune into another folder: --tuned FOLDER");
-  }
-}
-
 bool HoldsCheckpoints(const std::string& folder) {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none))
@@ -184,7 +174,7 @@ void UseTuned(RunOptions& options) {
     if (!folder.empty()) CheckSameRun(folder, options);
   }
   if (folder.empty()) folder = FindOrTune(options);
-  const std::string job = RenewedJob(folder, options.job);
+  const std::string job = RenewTunedJob(folder, options.job);
   if (!checkpoints.empty()) RecordTuned(checkpoints, folder);
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   PrintNote("runs as in " + folder + ", on " + std::to_string(ranks) +

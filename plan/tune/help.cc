@@ -54,9 +54,8 @@ TuneProblem WithLinks(TuneProblem problem, double factor) {
   return problem;
 }
 
-// Returns the step of the best candidate, without orders of zb-auto; kNoLimit if nothing fits.
-double ShortestStep(TuneProblem problem) {
-  problem.searched = false;
+// Returns the step of the best candidate; kNoLimit if nothing fits.
+double ShortestStep(const TuneProblem& problem) {
   const TuneResult result = SearchTune(problem, 1);
   return result.best.empty() ? kNoLimit : result.best[0].step;
 }
@@ -167,13 +166,16 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
       nodes.begin(), nodes.end(),
       [](const ProfileNode& a, const ProfileNode& b) { return WorkOf(a) < WorkOf(b); });
   TuneProblem alike = problem;  // with the same ranks, threads and microbatches
+  alike.searched = false;
   std::erase_if(alike.profiles, [&](const TuneProfile& p) {
     return p.ranks != candidate.ranks || p.profile.threads != candidate.threads ||
            p.profile.microbatch != candidate.microbatch;
   });
-  if (const double finer = ShortestStep(CutModule(alike, slowest->module)); finer < kNoLimit)
+  if (const double finer = ShortestStep(CutModule(alike, slowest->module)); finer < kNoLimit) {
+    const double now = ShortestStep(alike);
     help.push_back({"a finer cut around " + slowest->name + ", the slowest module",
-                    Shortened(step, std::min(step, ShortestStep(alike)), finer)});
+                    Shortened(step, now < kNoLimit ? now : step, finer)});
+  }
   if (problem.memory < kNoLimit || !problem.machines.memory.empty()) {
     TuneProblem free = problem;
     free.memory = kNoLimit;

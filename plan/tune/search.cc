@@ -236,7 +236,7 @@ std::optional<ZbAutoResult> OrderFor(const TuneProblem& problem, const TuneCandi
   std::set<double> limits;
   for (int rank = 0; rank < start.ranks; ++rank) limits.insert(RankLimit(problem, rank));
   const auto stages = static_cast<int>(start.conf.stage_to_ranks.size());
-  for (const double limit : {*limits.begin(), *limits.rbegin()}) {
+  for (const double limit : std::set<double>{*limits.begin(), *limits.rbegin()}) {
     ZbAutoOptions options;
     options.placement = start.conf.stage_to_ranks;
     options.memory = limit;

@@ -298,7 +298,7 @@ class Tune(Case):
         self.assertIn("more ranks are not enough", refused.out)
         self.assertNotIn("--memory", refused.out)
         limited = self.tune("devices", "--machines", self.path("small.json"), "--memory", "1GB")
-        self.assertRegex(limited.out, r"--memory 1GB and .*small.json: nothing fits")
+        self.assertRegex(limited.out, r"pipewright: [^ ]*small.json: nothing fits")
         self.assertNotIn("and give as much with --memory", limited.out)
         small(int(refused.out.split("describe devices with a memory of ")[1].split()[0]))
         self.succeed(self.tune("devices", "--machines", self.path("small.json")))

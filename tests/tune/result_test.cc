@@ -111,13 +111,15 @@ TEST(TuneResult, VerdictComparesOnlyWithARunThatCounts) {
 
 TEST(TuneResult, NotesTellRowsApart) {
   TuneRow row = Row(1, {});
-  EXPECT_EQ(RowText(row), "gpipe with 1 stage on 1 rank with 4 microbatches, 1 thread a rank");
+  EXPECT_EQ(RowText(row, false),
+            "gpipe with 1 stage on 1 rank with 4 microbatches, 1 thread a rank");
   row.candidate.ranks = 2, row.candidate.microbatches = 1;
   row.variant = row.in_process = true;
-  EXPECT_EQ(RowText(row),
+  EXPECT_EQ(RowText(row, false),
             "gpipe with 1 stage on 2 ranks with 1 microbatch, 1 thread a rank, in process");
   row.as_given = true;
-  EXPECT_EQ(RowText(row), "the run as given");
+  EXPECT_EQ(RowText(row, false), "the run as given");
+  EXPECT_EQ(RowText(row, true), "the plain run");
 }
 
 TEST(TuneResult, TableAndReport) {
