@@ -133,6 +133,16 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
     return sizes;
   }
   auto [least, most] = SamplesAllowed(manifest);
+  if (least == most) {
+    if (job.microbatch_size != least)
+      throw Error(job.path,
+                  "its microbatches have " + Counted(job.microbatch_size, "sample") +
+                      ", and the model was exported for " + std::to_string(least),
+                  "export it with a dynamic dimension, or give microbatches of that size");
+    notes.push_back("the microbatch stays at " + Counted(least, "sample") +
+                    ": the model was exported for it (export it with a dynamic dimension)");
+    return sizes;
+  }
   least = std::max(least, (SamplesOf(job) + kMostMicrobatches - 1) / kMostMicrobatches);
   if (request.most_samples > 0) most = std::min(most, request.most_samples);
   sizes.merge(SizesOfRows(SamplesOf(job), least, most));

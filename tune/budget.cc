@@ -50,7 +50,9 @@ TuneBudget TuneBudget::Share(double share) const { return TuneBudget(share * Lef
 
 ChildLimits TuneBudget::Limits() const { return {Left(), &interrupted}; }
 
-std::string TuneBudget::Ended() const { return interrupted ? "the interrupt" : option_; }
+std::string TuneBudget::Ended() const { return Interrupted() ? "the interrupt" : option_; }
+
+bool TuneBudget::Interrupted() { return interrupted != 0; }
 
 InterruptsEndBudgets::InterruptsEndBudgets() {
   if (interrupts++ > 0) return;

@@ -33,6 +33,7 @@ class TuneBudget {
   ChildLimits Limits() const;
   // Returns what ended it: its option or "the interrupt".
   std::string Ended() const;
+  static bool Interrupted();
 
  private:
   Clock::time_point start_;

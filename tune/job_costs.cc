@@ -213,7 +213,9 @@ double OnLine(const std::vector<JobCosts>& known, double JobCosts::* value, int6
 }  // namespace
 
 void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
-                 const std::vector<TuneProfile>& measured, TuneProblem& problem) {
+                 const std::vector<TuneProfile>& measured, TuneProblem& problem,
+                 const std::optional<TuneShape>& other) {
+  const TuneShape& ran = other ? *other : shape;
   if (measured.empty()) return;
   double trained = 0;
   for (const ProfileNode& node : measured.front().profile.nodes) trained += node.trained;
@@ -222,10 +224,10 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
   std::map<int64_t, Slowdown> runs;  // on all ranks, by size
   for (const auto& [size, of_size] : figures) {
     known.push_back(CostsIn(of_size, size, trained));
-    const TuneProfile* profile = ProfileOf(measured, shape, size);
+    const TuneProfile* profile = ProfileOf(measured, ran, size);
     // Fewer ranks leave more of the memory's bandwidth and of caches to each than it had in the
     // profile. Profiles for other machines are of one rank.
-    if (profile && (static_cast<int>(of_size.at("ranks").size()) == shape.ranks ||
+    if (profile && (static_cast<int>(of_size.at("ranks").size()) == ran.ranks ||
                     !problem.machines.speeds.empty()))
       runs[size] = SlowdownIn(of_size, *profile, problem);
   }
@@ -283,15 +285,17 @@ void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& 
                         measured.failures.at(shape));
       continue;
     }
-    const auto like = std::find_if(
-        measured.figures.begin(), measured.figures.end(), [&, own = shape](const auto& other) {
-          return other.first.threads == own.threads && !other.second.empty();
-        });
-    const bool found = like != measured.figures.end();
-    if (found) SetJobCosts(like->second, shape, profiles, problem);
-    const std::string result = "predictions for " + Ranks(shape) +
-                               (found ? " use the loss and optimizer of " + Ranks(like->first)
-                                      : std::string(" are without loss and optimizer"));
+    const TuneShape* like = nullptr;
+    for (const auto& [other, of_other] : measured.figures)
+      if (!of_other.empty() &&
+          (!like || (other.threads == shape.threads && like->threads != shape.threads)))
+        like = &other;
+    if (like) SetJobCosts(measured.figures.at(*like), shape, profiles, problem, *like);
+    const std::string result =
+        "predictions for " + Ranks(shape) +
+        (like ? " use the loss, the optimizer, and the slowdown of modules in steps of " +
+                    Ranks(*like)
+              : std::string(" are without the loss, the optimizer, and the slowdown in steps"));
     notes.push_back(failed ? result + ", since the job does not run as one stage: " +
                                  measured.failures.at(shape)
                            : budget.Ended() + " ended the measurements: " + result);

@@ -26,15 +26,16 @@ struct TuneShape {
 // profile's modules become those that they take in these steps. Otherwise, one rank runs it.
 // Measures the job's own microbatches, the largest for replicas, and the largest. Uses what an
 // earlier tune measured. Where the job does not run as one stage, or the budget is over, profiles
-// get the costs of others with as many threads. If there are none, the costs of the job are 0, and
-// a note says so.
+// get the costs of others, with as many threads if there are any, and a note says so: without any,
+// they would seem to be faster than the others. Only if there are none, the costs of the job are 0.
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes);
 
 // Sets the costs of the job in those of the problem's profiles that have this shape. `figures` are
 // those of `bench --json`, all modules in one stage, by the samples of a microbatch, and `measured`
-// are the profiles before.
+// are the profiles before. `other`: the shape that ran, if it is not `shape`.
 void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
-                 const std::vector<TuneProfile>& measured, TuneProblem& problem);
+                 const std::vector<TuneProfile>& measured, TuneProblem& problem,
+                 const std::optional<TuneShape>& other = std::nullopt);
 
 }  // namespace pipewright

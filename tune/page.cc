@@ -34,7 +34,8 @@ samples in each; <i>3 x 4 of 2</i>: 3 minibatches, each of 4 microbatches of 2 s
 <i>stages</i>: if there are fewer than ranks, several ranks hold replicas of one.
 <i>predicted</i>: by the simulator, from the measured modules. <i>expected</i>: predicted, times how
 much longer the candidates before it took than predicted. <i>measured</i>: the median of the runs,
-which took <i>from - to</i>. <i>bubble</i>: the share of time that ranks wait, as predicted.
+which took <i>from - to</i>. <i>bubble</i>: the share of time that the rank which waits most waits, as
+predicted.
 <i>peak</i>: the memory of the tensors of the fullest rank, as predicted. <i>binds</i>: what limits
 the candidate.</p>
 )";

@@ -262,8 +262,8 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     std::string left;
     if (state.measured > 0)
       left = ", about " +
-             DurationText(clock.Passed() / state.measured *
-                          static_cast<double>(points.size() - done)) +
+             DurationText(std::min(budget.Left(), clock.Passed() / state.measured *
+                                                      static_cast<double>(points.size() - done))) +
              " left";
     Say(request, "profile " + std::to_string(done + 1) + " of " + std::to_string(points.size()) +
                      ": " + PointText(point) + left);
@@ -285,10 +285,10 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
   if (state.profiles.empty() && done == points.size())
     throw Error(request.package, "no size of microbatches can be measured: " + notes.back());
   if (state.profiles.empty())
-    throw Error(request.package,
+    throw Error(request.model.empty() ? request.package : request.model,
                 budget.Ended() + " ended tune before anything was measured" +
                     (state.failed.empty() ? "" : "; " + notes.back()),
-                state.failed.empty() ? "give it more time" : "");
+                state.failed.empty() && !budget.Interrupted() ? "give it more time" : "");
   if (done < points.size())
     notes.push_back(budget.Ended() +
                     " ended the profiles: " + std::to_string(points.size() - done) + " of " +

@@ -90,7 +90,9 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const TuneCandidate& c = winner.candidate;
   const double step = measured ? Median(winner.steps) : c.step;
   const std::string time = StepText(step) + (measured ? "" : " (predicted)");
-  if (winner.as_given) return "the fastest is the run as given: " + time;
+  const bool once = winner.steps.size() == 1;
+  if (winner.as_given)
+    return "the fastest is the run as given: " + time + (once ? ", measured once" : "");
   const std::string text = "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") +
                            " with " + MicrobatchesWords(c) + ": " + time;
   if (given == outcome.rows.end() || !given->failure.empty() || (measured && given->steps.empty()))
@@ -101,11 +103,11 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   if (!measured) return text + gain;
   const bool clear = *std::max_element(winner.steps.begin(), winner.steps.end()) <
                      *std::min_element(given->steps.begin(), given->steps.end());
-  const bool once = std::min(winner.steps.size(), given->steps.size()) == 1;
   return text + gain +
-         (!clear ? ", but their measurements overlap"
-          : once ? ", measured once"
-                 : "");
+         (!clear                     ? ", but their measurements overlap"
+          : given->steps.size() == 1 ? ", which was measured once"
+          : once                     ? ", and was measured once"
+                                     : "");
 }
 
 std::string TuneCounts(const TuneResult& found) {

@@ -258,9 +258,11 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       std::string left;
       if (runs > 0)
         left = ", at most about " +
-               DurationText(clock.Passed() / runs *
-                            static_cast<double>(
-                                rows.size() * static_cast<size_t>(request.rounds - round) - i)) +
+               DurationText(std::min(
+                   budget.Left(),
+                   clock.Passed() / runs *
+                       static_cast<double>(
+                           rows.size() * static_cast<size_t>(request.rounds - round) - i))) +
                " left";
       Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(request.rounds) +
                        ": candidate " + std::to_string(i + 1) + " of " +

@@ -146,6 +146,20 @@ std::string LimitName(const TuneRequest& request, const TuneProblem& problem) {
   return Join(names, " and ");
 }
 
+// Returns "10.2 MiB on rank 1, more than its limit of 10 MiB", for the rank that is most over it.
+std::string ExcessText(const TuneProblem& problem, const TuneCandidate& candidate) {
+  const std::vector<double>& peaks = candidate.peak_bytes;
+  int worst = 0;
+  double most = -kNoLimit;
+  for (int rank = 0; rank < static_cast<int>(peaks.size()); ++rank)
+    if (const double excess = peaks[static_cast<size_t>(rank)] - RankLimit(problem, rank);
+        excess > most)
+      most = excess, worst = rank;
+  return SizeText(static_cast<int64_t>(peaks[static_cast<size_t>(worst)])) + " on rank " +
+         std::to_string(worst) + ", more than its limit of " +
+         SizeText(static_cast<int64_t>(RankLimit(problem, worst)));
+}
+
 // Returns the rows to measure: the best of the search, and the job as given, if it is one.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
@@ -174,10 +188,8 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     rows.push_back(*given);
     rows.back().in_process = RunsInProcess(request, given->candidate.ranks);
   } else {
-    outcome.notes.push_back(
-        std::string(request.infers() ? "the plain run" : "the run as given") + " would take " +
-        SizeText(static_cast<int64_t>(LargestPeak(given->candidate))) +
-        " on a rank, more than its limit (" + LimitName(request, problem) + ")");
+    outcome.notes.push_back(std::string(request.infers() ? "the plain run" : "the run as given") +
+                            " would take " + ExcessText(problem, given->candidate));
   }
   return rows;
 }
@@ -396,6 +408,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   // With one size of microbatches, the best differ by little else than their schedules.
   if (sizes.size() == 1 && !request.infers())
     problem.alike = static_cast<size_t>(request.candidates);
+  Say(request, "searching");
   outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
   outcome.rows = RowsOf(
       request, AsGiven(given, given.accumulate / job.accumulate, own, problem, outcome.notes),

@@ -85,6 +85,7 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
   compile.passes.split = KeepCuts(pieces, StartsOfRuns(conf));
+  if (!request.quiet) std::cerr << "compiling the best cut\n";
   Model whole = read();
   Compile(whole, compile);
   return outcome;

@@ -69,6 +69,16 @@ TEST(TuneAllowed, SizesOfMicrobatches) {
   EXPECT_EQ(Sizes(request, "s0", padded), (std::set<int64_t>{3}));
 }
 
+TEST(TuneAllowed, AModelOfAFixedSize) {
+  EXPECT_EQ(Sizes({}, "4", JobOf(3, 4)), std::set<int64_t>{4});
+  std::vector<std::string> notes;
+  Job job = JobOf(2, 8);
+  job.path = "job.json";
+  EXPECT_EQ(ErrorOf([&] { MicrobatchSizes({}, Model("4"), {}, job, notes); }),
+            "job.json: its microbatches have 8 samples, and the model was exported for 4\n  export "
+            "it with a dynamic dimension, or give microbatches of that size");
+}
+
 // A model without running statistics writes to no buffer.
 TEST(TuneAllowed, BatchNormalizationInTraining) {
   const auto sizes = [](const std::string& call) {

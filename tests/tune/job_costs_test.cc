@@ -122,6 +122,21 @@ TEST(TuneJobCosts, ReplicasWaitForTheSlowest) {
   EXPECT_NEAR(BackwardOf(problem.profiles[0]), 17.8e-3, 1e-9);
 }
 
+// A shape without figures of its own would seem to be faster than those that have some.
+TEST(TuneJobCosts, OthersLendTheirs) {
+  TuneProblem problem;
+  problem.profiles = {ProfileOf(1, 2, 4), ProfileOf(2, 1, 4)};
+  problem.profiles[0].profile.nodes[0].forward.median = 1e-3;
+  const std::vector<TuneProfile> profiles = problem.profiles;
+  Json figures = Figures(9800, 17200, 400, 1000);
+  figures["ranks"] = {{{"busy", 1000}}, {{"busy", 1000}}};
+  SetJobCosts({{4, figures}}, {2, 1}, profiles, problem, TuneShape{1, 2});
+  EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
+  EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 5e-3 + 0.8e-3, 1e-9);
+  EXPECT_EQ(problem.profiles[1].loss_forward, 0);
+}
+
 // On other machines, profiles of all numbers of ranks are those of one rank.
 TEST(TuneJobCosts, OneRankTellsOfOtherMachines) {
   TuneProblem problem;

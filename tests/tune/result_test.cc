@@ -107,6 +107,15 @@ TEST(TuneResult, VerdictComparesOnlyWithARunThatCounts) {
   outcome.rows[1].steps = {0.5, 0.5};
   outcome.rows[1].failure = "rank 0 takes more than --memory";
   EXPECT_EQ(TuneVerdict(outcome), fastest);
+  outcome.rows[1].failure = "";
+  outcome.rows[1].steps = {1};
+  EXPECT_EQ(TuneVerdict(outcome),
+            fastest + ", 20 % less than the run as given, which was measured once");
+  outcome.rows[0].steps = {0.8}, outcome.rows[1].steps = {1, 1};
+  EXPECT_EQ(TuneVerdict(outcome),
+            fastest + ", 20 % less than the run as given, and was measured once");
+  outcome.rows[0].as_given = true;
+  EXPECT_EQ(TuneVerdict(outcome), "the fastest is the run as given: 800.0 ms, measured once");
 }
 
 TEST(TuneResult, NotesTellRowsApart) {
