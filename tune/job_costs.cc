@@ -172,11 +172,24 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   return slowdown;
 }
 
+double ForwardTime(const Profile& profile) {
+  double seconds = 0;
+  for (const ProfileNode& node : profile.nodes) seconds += node.forward.median;
+  return seconds;
+}
+
+// Returns how much longer the modules of a profile take than those of another.
+double ScaleOf(const Profile& profile, const Profile& other) {
+  const double seconds = ForwardTime(other);
+  return seconds > 0 ? ForwardTime(profile) / seconds : 1;
+}
+
 // Adds what the modules took longer in runs with microbatches of the sizes next to that of `each`.
 // A module that others have driven out of the caches reads its weights anew for every microbatch:
 // so larger microbatches than those that ran do not take more. Smaller ones take proportionally
 // less, lest noise counts as much as they take.
-void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
+// `scale` is for runs of another shape: how much longer modules by themselves take in this one.
+void SlowDown(const std::map<int64_t, Slowdown>& runs, double scale, TuneProfile& each) {
   const int64_t size = each.profile.microbatch;
   const auto next = runs.lower_bound(size);
   const auto& [above, slower] = next == runs.end() ? *runs.rbegin() : *next;
@@ -184,7 +197,8 @@ void SlowDown(const std::map<int64_t, Slowdown>& runs, TuneProfile& each) {
   const double share = above > below && size < above
                            ? static_cast<double>(size - below) / static_cast<double>(above - below)
                            : std::min(1.0, static_cast<double>(size) / static_cast<double>(above));
-  auto add = [&](const Slowdown& run, double part) {
+  auto add = [&](const Slowdown& run, double share_of_run) {
+    const double part = scale * share_of_run;
     for (size_t i = 0; i < each.profile.nodes.size(); ++i) {
       const ProfileNode& by_itself = run.profile->profile.nodes[i];
       ProfileNode& node = each.profile.nodes[i];
@@ -212,14 +226,14 @@ double OnLine(const std::vector<JobCosts>& known, double JobCosts::* value, int6
 
 }  // namespace
 
-void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
+bool SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
                  const std::vector<TuneProfile>& measured, TuneProblem& problem,
                  const std::optional<TuneShape>& other) {
   const TuneShape& ran = other ? *other : shape;
-  if (measured.empty()) return;
+  if (measured.empty()) return false;
   double trained = 0;
   for (const ProfileNode& node : measured.front().profile.nodes) trained += node.trained;
-  if (trained <= 0 || figures.empty()) return;
+  if (trained <= 0 || figures.empty()) return false;
   std::vector<JobCosts> known;
   std::map<int64_t, Slowdown> runs;  // on all ranks, by size
   for (const auto& [size, of_size] : figures) {
@@ -235,14 +249,18 @@ void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
     if (!Is(measured[i], shape)) continue;
     TuneProfile& each = problem.profiles[i] = measured[i];
     const int64_t size = each.profile.microbatch;
-    each.loss_forward = OnLine(known, &JobCosts::loss_forward, size);
-    each.loss_backward = OnLine(known, &JobCosts::loss_backward, size);
+    const TuneProfile* lender = other ? ProfileOf(measured, ran, size) : nullptr;
+    const double scale = lender ? ScaleOf(each.profile, lender->profile) : 1;
+    each.loss_forward = scale * OnLine(known, &JobCosts::loss_forward, size);
+    each.loss_backward = scale * OnLine(known, &JobCosts::loss_backward, size);
     each.loss_kept = OnLine(known, &JobCosts::loss_kept, size);
     each.loss_peak = OnLine(known, &JobCosts::loss_peak, size);
     // After a single microbatch, the gradients are where its backward left them.
-    each.step_per_byte = (size >= known.back().size ? known.back() : known.front()).step_per_byte;
-    if (!runs.empty()) SlowDown(runs, each);
+    each.step_per_byte =
+        scale * (size >= known.back().size ? known.back() : known.front()).step_per_byte;
+    if (!runs.empty()) SlowDown(runs, scale, each);
   }
+  return !runs.empty();
 }
 
 namespace {
@@ -290,10 +308,12 @@ void CompleteJobCosts(const std::vector<TuneProfile>& profiles, const Measured& 
       if (!of_other.empty() &&
           (!like || (other.threads == shape.threads && like->threads != shape.threads)))
         like = &other;
-    if (like) SetJobCosts(measured.figures.at(*like), shape, profiles, problem, *like);
+    const bool slowed =
+        like && SetJobCosts(measured.figures.at(*like), shape, profiles, problem, *like);
     const std::string result =
         "predictions for " + Ranks(shape) +
-        (like ? " use the loss, the optimizer, and the slowdown of modules in steps of " +
+        (like ? (slowed ? " use the loss, the optimizer, and the slowdown of modules in steps of "
+                        : " use the loss and the optimizer of ") +
                     Ranks(*like)
               : std::string(" are without the loss, the optimizer, and the slowdown in steps"));
     notes.push_back(failed ? result + ", since the job does not run as one stage: " +

@@ -33,8 +33,10 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
 
 // Sets the costs of the job in those of the problem's profiles that have this shape. `figures` are
 // those of `bench --json`, all modules in one stage, by the samples of a microbatch, and `measured`
-// are the profiles before. `other`: the shape that ran, if it is not `shape`.
-void SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
+// are the profiles before. `other`: the shape that ran, if it is not `shape`; its times are scaled
+// by how much longer modules by themselves take in `shape`. Returns true if the figures tell how
+// much longer modules take in steps.
+bool SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
                  const std::vector<TuneProfile>& measured, TuneProblem& problem,
                  const std::optional<TuneShape>& other = std::nullopt);
 

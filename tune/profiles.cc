@@ -172,20 +172,19 @@ bool AllFailed(const Measuring& state, const std::vector<Point>& points, int64_t
   });
 }
 
-// Notes what does not run, once for each size.
+// Notes what does not run, once for each size and reason.
 void NoteFailures(Measuring& state, const std::vector<Point>& points) {
-  std::map<int64_t, std::vector<Point>> of_size;
-  for (const auto& [point, why] : state.failed) of_size[point.size].push_back(point);
-  for (const auto& [size, failed] : of_size) {
-    std::string where;
-    if (!AllFailed(state, points, size))
-      where = " on " + Counted(failed[0].ranks, "rank") + " with " +
-              Counted(failed[0].threads, "thread");
-    if (!where.empty() && failed.size() > 1)
-      where += ", and " + Counted(failed.size() - 1, "other number") + " of ranks and threads";
-    state.notes.push_back("no microbatches of " + Counted(size, "sample") + where + ": " +
-                          state.failed.at(failed[0]));
+  std::map<std::pair<int64_t, std::string>, std::vector<std::string>> where;
+  for (const auto& [point, why] : state.failed) {
+    std::vector<std::string>& of_reason = where[{point.size, why}];
+    if (!AllFailed(state, points, point.size))
+      of_reason.push_back(Counted(point.ranks, "rank") + " with " +
+                          Counted(point.threads, "thread"));
   }
+  for (const auto& [what, of_reason] : where)
+    state.notes.push_back("no microbatches of " + Counted(what.first, "sample") +
+                          (of_reason.empty() ? "" : " on " + Join(of_reason, ", ")) + ": " +
+                          what.second);
 }
 
 void NoteInterpolation(Measuring& state, size_t sizes) {
@@ -276,7 +275,10 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
           point.size == job.microbatch_size && (!request.infers() || wanted.sizes.size() == 1);
       if (needed && AllFailed(state, points, point.size)) throw;
       Say(request, std::string("it does not run: ") + error.what());
-      if (needed)  // the others with this size next, so that a job that never runs ends soon
+      const bool runs =
+          std::any_of(state.profiles.begin(), state.profiles.end(),
+                      [&](const auto& each) { return each.first.size == point.size; });
+      if (needed && !runs)  // others of this size next, so that a job that never runs ends soon
         std::stable_partition(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
                               [&](const Point& each) { return each.size == job.microbatch_size; });
     }

@@ -91,15 +91,16 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const double step = measured ? Median(winner.steps) : c.step;
   const std::string time = StepText(step) + (measured ? "" : " (predicted)");
   const bool once = winner.steps.size() == 1;
+  const std::string given_name = outcome.infers ? "the plain run" : "the run as given";
   if (winner.as_given)
-    return "the fastest is the run as given: " + time + (once ? ", measured once" : "");
+    return "the fastest is " + given_name + ": " + time + (once ? ", measured once" : "");
   const std::string text = "the fastest is " + ScheduleText(c) + " on " + Counted(c.ranks, "rank") +
                            " with " + MicrobatchesWords(c) + ": " + time;
   if (given == outcome.rows.end() || !given->failure.empty() || (measured && given->steps.empty()))
     return text;
   const double before = measured ? Median(given->steps) : given->candidate.step;
-  const std::string gain = ", " + std::to_string(std::lround(100 * (1 - step / before))) +
-                           " % less than the run as given";
+  const std::string gain =
+      ", " + std::to_string(std::lround(100 * (1 - step / before))) + " % less than " + given_name;
   if (!measured) return text + gain;
   const bool clear = *std::max_element(winner.steps.begin(), winner.steps.end()) <
                      *std::min_element(given->steps.begin(), given->steps.end());

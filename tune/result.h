@@ -18,6 +18,7 @@ struct TuneOutcome {
   std::vector<TuneHelp> help;  // what would make the winner faster
   std::vector<double> limits;  // bytes, by rank; empty: none
   Json report;
+  bool infers = false;
   bool interrupted = false;  // by SIGINT or SIGTERM: there may be better ones
   bool cut_off = false;      // by the budget or an interrupt
 };

@@ -126,8 +126,10 @@ std::string RenewTunedJob(const std::string& folder, const std::string& path) {
   std::error_code none;
   if (fs::exists(own, none) && ReadFile(own) == text) return own;
   if (access(folder.c_str(), W_OK) != 0)
-    throw Error(folder, "cannot be written, and a run whose job has changed keeps its own there",
-                "make it writable, or start the run without --tune");
+    throw Error(
+        folder, "cannot be written, and a run whose job has changed keeps its own there",
+        "make it writable, start the run without --tune or, unless it resumes, name another "
+        "folder: --tuned FOLDER");
   WriteFile(own, text);
   return own;
 }

@@ -381,6 +381,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   request.scratch = scratch.path();
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
+  outcome.infers = request.infers();
   std::set<int64_t> sizes;
   const Job given = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
                                      : ReadJob(request.job),

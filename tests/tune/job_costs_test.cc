@@ -130,11 +130,14 @@ TEST(TuneJobCosts, OthersLendTheirs) {
   const std::vector<TuneProfile> profiles = problem.profiles;
   Json figures = Figures(9800, 17200, 400, 1000);
   figures["ranks"] = {{{"busy", 1000}}, {{"busy", 1000}}};
-  SetJobCosts({{4, figures}}, {2, 1}, profiles, problem, TuneShape{1, 2});
-  EXPECT_NEAR(problem.profiles[0].loss_forward, 1e-3, 1e-12);
-  EXPECT_NEAR(problem.profiles[0].step_per_byte, 2e-6, 1e-15);
-  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 5e-3 + 0.8e-3, 1e-9);
+  EXPECT_TRUE(SetJobCosts({{4, figures}}, {2, 1}, profiles, problem, TuneShape{1, 2}));
+  // Modules by themselves take 5 ms, not 8.
+  EXPECT_NEAR(problem.profiles[0].loss_forward, 5. / 8 * 1e-3, 1e-12);
+  EXPECT_NEAR(problem.profiles[0].step_per_byte, 5. / 8 * 2e-6, 1e-15);
+  EXPECT_NEAR(ForwardOf(problem.profiles[0]), 1.1 * 5e-3, 1e-9);
   EXPECT_EQ(problem.profiles[1].loss_forward, 0);
+  figures["ranks"].erase(1);  // one rank says nothing of the slowdown of two
+  EXPECT_FALSE(SetJobCosts({{4, figures}}, {2, 1}, profiles, problem, TuneShape{1, 2}));
 }
 
 // On other machines, profiles of all numbers of ranks are those of one rank.

@@ -116,6 +116,8 @@ TEST(TuneResult, VerdictComparesOnlyWithARunThatCounts) {
             fastest + ", 20 % less than the run as given, and was measured once");
   outcome.rows[0].as_given = true;
   EXPECT_EQ(TuneVerdict(outcome), "the fastest is the run as given: 800.0 ms, measured once");
+  outcome.infers = true;
+  EXPECT_EQ(TuneVerdict(outcome), "the fastest is the plain run: 800.0 ms, measured once");
 }
 
 TEST(TuneResult, NotesTellRowsApart) {
