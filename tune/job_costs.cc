@@ -137,6 +137,12 @@ double Ratio(double whole, double loss, double profiled) {
   return profiled > 0 ? std::max(1.0, (whole - loss) / profiled) : 1;
 }
 
+double ForwardTime(const Profile& profile) {
+  double seconds = 0;
+  for (const ProfileNode& node : profile.nodes) seconds += node.forward.median;
+  return seconds;
+}
+
 // Returns how much longer the slowest rank computes than the first, whose times the figures of the
 // stage are: all others wait for it.
 double SlowestOf(const Json& figures) {
@@ -147,17 +153,15 @@ double SlowestOf(const Json& figures) {
 }
 
 Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneProblem& problem) {
-  double forward = 0, backward = 0;
-  for (const ProfileNode& node : profile.profile.nodes) {
-    forward += node.forward.median;
-    backward += node.backward.median;
-  }
+  double backward = 0;
+  for (const ProfileNode& node : profile.profile.nodes) backward += node.backward.median;
   const Json& stage = figures.at("stages").at(0);
   const Json &costs = stage.at("costs"), &loss = stage.at("loss");
   auto seconds = [](const Json& time) { return kMicroseconds * time.get<double>(); };
   const double slowest = SlowestOf(figures);
   Slowdown slowdown = {&profile};
-  slowdown.forward = Ratio(slowest * seconds(costs.at("F")), seconds(loss.at("F")), forward);
+  slowdown.forward =
+      Ratio(slowest * seconds(costs.at("F")), seconds(loss.at("F")), ForwardTime(profile.profile));
   slowdown.backward = Ratio(slowest * seconds(costs.at("B")), seconds(loss.at("B")), backward);
   const auto ranks = static_cast<int>(figures.at("ranks").size());
   if (ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
@@ -170,12 +174,6 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   const double reduce = stage["actions"]["REDUCE_GRAD"].at("typical");
   if (links > 0) slowdown.exchange = (reduce + waited) / links;
   return slowdown;
-}
-
-double ForwardTime(const Profile& profile) {
-  double seconds = 0;
-  for (const ProfileNode& node : profile.nodes) seconds += node.forward.median;
-  return seconds;
 }
 
 // Returns how much longer the modules of a profile take than those of another.

@@ -438,7 +438,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   outcome.help = WhatHelps(problem, winner, best.empty() ? winner.step : best.front().step);
   outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
-  outcome.interrupted = TuneBudget().IsOver();
+  outcome.interrupted = TuneBudget::Interrupted();
   outcome.cut_off = std::any_of(
       outcome.notes.begin(), outcome.notes.end(),
       [&](const std::string& note) { return note.starts_with(budget.Ended() + " ended "); });

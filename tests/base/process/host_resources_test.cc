@@ -1,4 +1,4 @@
-// What control groups leave a process, read from files like the kernel's.
+// Reads the limits of control groups from files like the kernel's.
 #include "base/process/host_resources.h"
 
 #include <gtest/gtest.h>

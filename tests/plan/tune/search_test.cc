@@ -326,12 +326,18 @@ TEST(Tune, IsAsGoodAsAllPartitionsWithReplicas) {
   EXPECT_LE(SearchTune(problem, 1).best.at(0).step, best * (1 + 1e-9));
 }
 
-TEST(Tune, CutsWithinTheMemory) {
+// Six modules on two ranks, each with weights and gradients of 1 MB.
+TuneProblem UnevenProblem() {
   const std::vector<double> work = {1e-3, 1e-3, 1e-3, 1e-3, 4e-3, 9e-3};
   TuneProblem problem = ProblemOf(work, 1);
   Profile profile = ProfileOf(work, 1);
   for (ProfileNode& node : profile.nodes) node.parameters = node.trained = 1e6;
   problem.profiles = {{2, profile}};
+  return problem;
+}
+
+TEST(Tune, CutsWithinTheMemory) {
+  TuneProblem problem = UnevenProblem();
   const CutChoice free = {&problem.profiles[0], 2, 0, false};
   EXPECT_EQ(CutInto(problem, free)->module_to_stage, (std::vector<int>{0, 0, 0, 0, 0, 1}));
   problem.loss_module = 0;
@@ -350,11 +356,7 @@ TEST(Tune, CutsWithinTheMemory) {
 
 // The fastest cut puts five of six modules on the first device, which has memory for two.
 TEST(Tune, CutsWithinTheMemoryOfDevices) {
-  const std::vector<double> work = {1e-3, 1e-3, 1e-3, 1e-3, 4e-3, 9e-3};
-  TuneProblem problem = ProblemOf(work, 1);
-  Profile profile = ProfileOf(work, 1);
-  for (ProfileNode& node : profile.nodes) node.parameters = node.trained = 1e6;
-  problem.profiles = {{2, profile}};
+  TuneProblem problem = UnevenProblem();
   problem.recompute = false;
   problem.machines.speeds = {1, 1};
   problem.machines.machine = {0, 0};
