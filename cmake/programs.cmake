@@ -43,7 +43,7 @@ target_link_libraries(pipewright_commands PUBLIC pipewright_cli pipewright_plann
 add_executable(pipewright)
 target_link_libraries(pipewright PRIVATE pipewright_commands)
 if(PIPEWRIGHT_TORCH)
-  target_link_libraries(pipewright_commands PUBLIC pipewright_compiler)
+  target_link_libraries(pipewright_commands PUBLIC pipewright_compiler pipewright_runtime_transport)
   target_compile_definitions(pipewright_commands PRIVATE PIPEWRIGHT_TORCH)
   pipewright_uses_torch(pipewright_commands)
   # Linked only: the commands that measure a model before splitting it need no headers of torch.

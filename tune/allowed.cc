@@ -64,9 +64,19 @@ std::string WhyNoReplicas(const std::vector<WrittenBuffer>& written, const Job& 
          (buffer->merges ? " (\"buffers\": \"merge\" in the job may allow them)" : "");
 }
 
+// Returns the plan with the package's conf, also if it is for more ranks than there are, or that of
+// OwnRun if the conf does not fit the job.
+Plan PlanAsGiven(const TuneRequest& request, const Job& job, const Manifest& manifest) {
+  try {
+    return MakeRunPlan(request.package, "", job, 0, false).plan;
+  } catch (const Error&) {
+    return OwnRun(request, job, manifest).plan;
+  }
+}
+
 // Returns the order of the stages in the job's own run.
 StageOrder OwnOrder(const TuneRequest& request, const Job& job, const Manifest& manifest) {
-  const std::optional<StageOrder> order = OrderOfStages(OwnRun(request, job, manifest).plan);
+  const std::optional<StageOrder> order = OrderOfStages(PlanAsGiven(request, job, manifest));
   if (!order)
     throw Error("--exact",
                 "the stages of " + job.plan +
@@ -151,16 +161,16 @@ std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& ma
 
 void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
                      const Job& job, TuneProblem& problem, std::vector<std::string>& notes) {
+  if (IsAsynchronous(job))
+    throw Error(job.path,
+                "the steps of " + job.schedule + " overlap, and no other schedule has its results",
+                "name a schedule without such steps, such as 1f1b");
   if (!request.exact) {
     const std::string why = WhyNoReplicas(written, job);
     problem.replicas = why.empty();
     if (!why.empty()) notes.push_back("schedules with replicas are left out: " + why);
     return;
   }
-  if (IsAsynchronous(job))
-    throw Error("--exact",
-                "the steps of " + job.schedule + " overlap, and no other schedule has its results",
-                "leave out --exact, or tune a job with another schedule");
   // Gradients are added in the order of the microbatches, whatever the schedule.
   if (job.exact_reduce && written.empty()) return;
   problem.order = OwnOrder(request, job, problem.manifest);

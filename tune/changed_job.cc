@@ -58,8 +58,9 @@ std::string ChangedJob(Json job, const std::string& from, const std::string& to,
   return FormatJson(job);
 }
 
-void EraseOutputs(Json& job) {
-  for (const char* key : {"save", "checkpoint", "validation", "report", "tensorboard", "metrics"})
+void KeepOnlySteps(Json& job) {
+  for (const char* key :
+       {"save", "checkpoint", "validation", "report", "tensorboard", "metrics", "device"})
     job.erase(key);
 }
 

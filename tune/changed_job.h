@@ -22,7 +22,8 @@ struct JobChanges {
 std::string ChangedJob(Json job, const std::string& from, const std::string& to,
                        const JobChanges& changes);
 
-// Removes what says which files a job's run writes, and its validation: a run to measure has none.
-void EraseOutputs(Json& job);
+// Removes what a run to measure does not have: files that it writes, validation, and devices other
+// than the CPU.
+void KeepOnlySteps(Json& job);
 
 }  // namespace pipewright

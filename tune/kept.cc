@@ -34,10 +34,23 @@ std::string KeptMeasurements::ToDelete() const {
   return Join(there, " and ");
 }
 
+std::string StampsOf(const std::vector<std::string>& files) {
+  std::string text;
+  for (const std::string& file : files) {
+    std::error_code none;
+    text +=
+        std::to_string(std::filesystem::file_size(file, none)) + " " +
+        std::to_string(std::filesystem::last_write_time(file, none).time_since_epoch().count()) +
+        " ";
+  }
+  return text;
+}
+
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   const std::string &package = request.package, &output = request.output;
   std::string code = PIPEWRIGHT_VERSION + ReadFile(package + "/manifest.json");
   for (const ModuleInfo& module : manifest.modules) code += ReadFile(package + "/" + module.code);
+  code += StampsOf(manifest.op_libraries);
   std::vector<std::string> folders = {package + "/tuned/measured", output + "/measured"};
   if (!request.model.empty()) folders.erase(folders.begin());  // that package is temporary
   std::string machine = MachineName();

@@ -12,6 +12,9 @@
 
 namespace pipewright {
 
+// Returns what tells that files have changed, without reading them: their sizes and times.
+std::string StampsOf(const std::vector<std::string>& files);
+
 // Returns what identifies this machine: the processor's name, and the cores and the memory that
 // this process may use.
 std::string MachineName();

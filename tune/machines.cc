@@ -61,6 +61,43 @@ ProfileLink ReadLink(const Json& in, const std::string& where) {
   return link;
 }
 
+// An entry of the list of machines: `count` machines, each with so many devices.
+struct Entry {
+  size_t number = 0;  // in the list
+  Device device;
+  int devices = 1, count = 1;
+  ProfileLink link;
+};
+
+Entry ReadEntry(const Json& in, const std::string& where,
+                const std::map<std::string, Device>& devices, const ProfileLink& between) {
+  CheckObject(in, where, {"device", "devices", "link", "count"});
+  std::string name;
+  At(in, "device", where);
+  Section{in, where}.Get("device", name);
+  if (!devices.count(name))
+    throw Error(where + ".device", "\"" + name + "\" is not among \"devices\"");
+  Entry entry;
+  entry.device = devices.at(name);
+  Section{in, where}.AtLeast("devices", 1, entry.devices, 1 << 16);
+  Section{in, where}.AtLeast("count", 1, entry.count, 1 << 16);
+  entry.link = in.contains("link") ? ReadLink(in["link"], where + ".link") : between;
+  return entry;
+}
+
+void AddMachines(const Entry& entry, TuneMachines& machines) {
+  machines.order.push_back(entry.number);
+  for (int m = 0; m < entry.count && machines.speeds.size() < kMostDevices; ++m) {
+    const int number = static_cast<int>(machines.within.size());
+    machines.within.push_back(entry.link);
+    for (int d = 0; d < entry.devices && machines.speeds.size() < kMostDevices; ++d) {
+      machines.speeds.push_back(entry.device.speed);
+      machines.memory.push_back(entry.device.memory);
+      machines.machine.push_back(number);
+    }
+  }
+}
+
 }  // namespace
 
 TuneMachines ReadMachines(const std::string& path, int ranks) {
@@ -76,29 +113,15 @@ TuneMachines ReadMachines(const std::string& path, int ranks) {
   machines.between = ReadLink(At(file, "link", path), path + ": link");
   const Json& list = At(file, "machines", path);
   if (!list.is_array()) throw Error(in_machines, "a list is expected, not " + list.dump());
+  std::vector<Entry> entries;
   for (size_t i = 0; i < list.size(); ++i) {
-    const std::string where = in_machines + "[" + std::to_string(i) + "]";
-    CheckObject(list[i], where, {"device", "devices", "link", "count"});
-    std::string name;
-    At(list[i], "device", where);
-    Section{list[i], where}.Get("device", name);
-    if (!devices.count(name))
-      throw Error(where + ".device", "\"" + name + "\" is not among \"devices\"");
-    int per_machine = 1, count = 1;
-    Section{list[i], where}.AtLeast("devices", 1, per_machine, 1 << 16);
-    Section{list[i], where}.AtLeast("count", 1, count, 1 << 16);
-    const ProfileLink link =
-        list[i].contains("link") ? ReadLink(list[i]["link"], where + ".link") : machines.between;
-    for (int m = 0; m < count && machines.speeds.size() < kMostDevices; ++m) {
-      const int number = static_cast<int>(machines.within.size());
-      machines.within.push_back(link);
-      for (int d = 0; d < per_machine && machines.speeds.size() < kMostDevices; ++d) {
-        machines.speeds.push_back(devices[name].speed);
-        machines.memory.push_back(devices[name].memory);
-        machines.machine.push_back(number);
-      }
-    }
+    entries.push_back(
+        ReadEntry(list[i], in_machines + "[" + std::to_string(i) + "]", devices, machines.between));
+    entries.back().number = i;
   }
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.device.speed > b.device.speed; });
+  for (const Entry& entry : entries) AddMachines(entry, machines);
   if (static_cast<int>(machines.speeds.size()) < ranks)
     throw Error(path,
                 "has " + Counted(machines.speeds.size(), "device") + ", fewer than --ranks " +

@@ -6,8 +6,9 @@
 
 namespace pipewright {
 
-// Reads the machines of ranks, one for each device, in the order of the file. Throws Error naming
-// file and key for anything wrong, and if the file has fewer than `ranks` devices.
+// Reads the machines of ranks, one for each device: the fastest first, and those of equal speed in
+// the order of the file. Throws Error naming file and key for anything wrong, and if the file has
+// fewer than `ranks` devices.
 TuneMachines ReadMachines(const std::string& path, int ranks);
 
 }  // namespace pipewright

@@ -27,46 +27,84 @@ int64_t OtherSize(const std::set<int64_t>& sizes, int64_t own) {
   return at != sizes.begin() ? *std::prev(at) : *std::next(at);
 }
 
-struct Code {
-  bool draws = false;   // random numbers
-  bool narrow = false;  // 16-bit numbers
-};
-
-Code CodeOf(const TuneRequest& request, const Manifest& manifest) {
+// Returns true if the forward of training draws random numbers.
+bool Draws(const TuneRequest& request, const Manifest& manifest) {
   static const std::regex random(
       R"(pipewright\.(\w*dropout|generator|scaled_dot_product_attention)\()");
-  Code found;
-  for (const ModuleInfo& module : manifest.modules) {
-    const std::string code = ReadFile(request.package + "/" + module.code);
-    found.draws |= std::regex_search(code, random);
-    found.narrow |= code.find("autocast_enter") != std::string::npos;
-    for (const WeightInfo& weight : module.held)
-      if (const Dtype* dtype = FindDtype(weight.dtype)) found.narrow |= dtype->bits == 16;
-  }
-  return found;
+  return std::any_of(
+      manifest.modules.begin(), manifest.modules.end(), [&](const ModuleInfo& module) {
+        return std::regex_search(ReadFile(request.package + "/" + module.code), random);
+      });
 }
 
-// Returns the loss of the second step with microbatches of this size; none if the budget is over.
-std::optional<double> LossWith(const TuneRequest& request, const Job& job, int64_t size,
-                               int modules, const TuneBudget& budget) {
+// Returns what tells that the model has other weights than before.
+std::string WeightsText(const TuneRequest& request, const Manifest& manifest) {
+  if (!request.model.empty()) return StampsOf({request.model});  // the package is made anew
+  std::vector<std::string> files;
+  for (const ModuleInfo& module : manifest.modules)
+    files.push_back(request.package + "/" + module.weights);
+  return StampsOf(files);
+}
+
+// What the losses are of.
+struct Trial {
+  int64_t samples = 0;     // two of the larger microbatches, or all of a step
+  bool evaluates = false;  // without training, in which forward draws random numbers
+};
+
+// Returns the loss with microbatches of this size; none if the budget is over.
+std::optional<double> LossWith(const TuneRequest& request, const Job& job, const Trial& trial,
+                               int64_t size, const Conf& conf, const TuneBudget& budget) {
   const std::string job_file = request.scratch + "/rows_job.json",
                     conf_file = request.scratch + "/rows_conf.json",
                     metrics = request.scratch + "/rows_metrics.jsonl";
-  const int64_t samples = SamplesOf(job);
-  const int count = size == job.microbatch_size ? job.microbatches
-                                                : static_cast<int>((samples + size - 1) / size);
+  const int count = size == job.microbatch_size && trial.samples == SamplesOf(job)
+                        ? job.microbatches
+                        : static_cast<int>((trial.samples + size - 1) / size);
   Json text = ParseJson(ChangedJob(ParseJson(job.text, job.path), job.path, job_file,
-                                   {kDefaultSchedule, count, samples}),
+                                   {kDefaultSchedule, count, trial.samples}),
                         job.path);
-  EraseOutputs(text);
+  KeepOnlySteps(text);
   WriteFile(job_file, FormatJson(text));
-  WriteFile(conf_file, WriteConf(GroupModules(modules, 1)));
-  return LossOfSecondStep(
-      {request.package, job_file, conf_file, 1, RunsInProcess(request, 1), 1, request.start},
-      metrics, budget);
+  WriteFile(conf_file, WriteConf(conf));
+  const int ranks = CountRanks(conf);
+  const TuneRun run = {
+      request.package, job_file, conf_file, ranks, RunsInProcess(request, ranks), 1, request.start};
+  return trial.evaluates ? LossOfEvaluation(run, metrics, budget)
+                         : LossOfSecondStep(run, metrics, budget);
+}
+
+// Returns the losses with both sizes, on one rank or, where that fails, on all that there are; null
+// if the budget is over. Throws Error if neither runs. Ranks on other machines are not here.
+Json LossesWith(const TuneRequest& request, const Job& job, const Trial& trial, int64_t other,
+                int modules, const TuneBudget& budget) {
+  const int most = request.machines.empty() ? std::min(request.ranks, modules) : 1;
+  for (const int ranks : {1, most}) {
+    try {
+      const Conf conf = GroupModules(modules, ranks);
+      const std::optional<double> first = LossWith(request, job, trial, job.microbatch_size, conf,
+                                                   budget),
+                                  second = LossWith(request, job, trial, other, conf, budget);
+      if (first && second) return {{"own", *first}, {"other", *second}};
+      return nullptr;
+    } catch (const Error&) {
+      if (ranks == most) throw;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
+
+bool ComputesIn16Bits(const std::string& package, const Manifest& manifest) {
+  for (const ModuleInfo& module : manifest.modules) {
+    if (ReadFile(package + "/" + module.code).find("autocast_enter") != std::string::npos)
+      return true;
+    for (const WeightInfo& weight : module.held)
+      if (const Dtype* dtype = FindDtype(weight.dtype); dtype && dtype->bits == 16) return true;
+  }
+  return false;
+}
 
 bool LossesDiffer(double loss, double other, bool narrow) {
   if (std::isnan(loss) || std::isnan(other)) return std::isnan(loss) != std::isnan(other);
@@ -77,54 +115,40 @@ bool LossesDiffer(double loss, double other, bool narrow) {
 }
 
 std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
-                       const std::set<int64_t>& sizes, const TuneBudget& budget,
-                       std::vector<std::string>& notes) {
-  const std::string unknown = "whether results depend on the microbatch size was not checked: ";
-  const Code code = CodeOf(request, manifest);
-  if (code.draws) {
-    notes.push_back(unknown + "forward draws random numbers, which depend on it");
-    return "";
-  }
-  if (const std::string why = WhyNoData(job); !why.empty()) {
-    notes.push_back(unknown + why);
-    return "";
-  }
+                       const std::set<int64_t>& sizes, const TuneBudget& budget) {
+  const std::string unknown = "it is not known whether results depend on it: ";
+  if (const std::string why = WhyNoData(job); !why.empty()) return unknown + Split(why, '\n').at(0);
   const int64_t own = job.microbatch_size, other = OtherSize(sizes, own);
+  const Trial trial = {std::min(SamplesOf(job), 2 * std::max(own, other)),
+                       Draws(request, manifest)};
   const KeptMeasurements kept = KeptFor(request, manifest);
   const std::string name = KeptPrefix(request, job) + "mixed-rows-" +
-                           HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump()) +
+                           HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump() +
+                                   WeightsText(request, manifest)) +
                            "-" + std::to_string(own) + "-" + std::to_string(other) + "-samples";
-  std::optional<Json> losses = ReadKept(kept, name, 1);
+  Json losses = ReadKept(kept, name, 1).value_or(nullptr);
   try {
-    if (!losses && !budget.IsOver()) {
-      Say(request, "two steps with microbatches of " + Counted(own, "sample") + ", and two with " +
+    if (losses.is_null() && !budget.IsOver()) {
+      Say(request, std::string(trial.evaluates ? "losses" : "two steps") +
+                       " with microbatches of " + Counted(own, "sample") + ", and with " +
                        std::to_string(other));
       const int modules = static_cast<int>(manifest.modules.size());
-      const std::optional<double> first = LossWith(request, job, own, modules, budget),
-                                  second = LossWith(request, job, other, modules, budget);
-      if (first && second) {
-        losses = Json{{"own", *first}, {"other", *second}};
-        WriteKept(kept, name, 1, *losses);
-      }
+      losses = LossesWith(request, job, trial, other, modules, budget);
+      if (!losses.is_null()) WriteKept(kept, name, 1, losses);
     }
   } catch (const std::exception& error) {
-    notes.push_back(unknown + "two steps on one rank failed: " + error.what());
-    return "";
+    return unknown + Split(error.what(), '\n').at(0);
   }
-  if (!losses) {
-    notes.push_back(budget.Ended() +
-                    " ended tune before it checked whether results depend on the microbatch size");
-    return "";
-  }
+  if (losses.is_null()) return unknown + budget.Ended() + " ended the check";
   const auto number = [&](const char* key) {
-    const Json& value = losses->at(key);
+    const Json& value = losses.at(key);
     return value.is_null() ? std::nan("") : value.get<double>();  // JSON has no NaN
   };
   const double own_loss = number("own"), loss = number("other");
-  if (!LossesDiffer(own_loss, loss, code.narrow)) return "";
+  if (!LossesDiffer(own_loss, loss, ComputesIn16Bits(request.package, manifest))) return "";
   char text[200];
-  std::snprintf(text, sizeof text,
-                "the loss of the second step is %.8g with it, and %.8g with %lld", own_loss, loss,
+  std::snprintf(text, sizeof text, "the loss%s is %.8g with it, and %.8g with %lld",
+                trial.evaluates ? "" : " of the second step", own_loss, loss,
                 static_cast<long long>(other));
   return text;
 }

@@ -13,14 +13,16 @@
 
 namespace pipewright {
 
-// Trains two steps on one rank with the job's own microbatches, and two with microbatches of
-// another of `sizes`, or takes the losses of an earlier tune. (If weights start at zero, only the
-// second step tells.) Returns why the size must stay if the losses differ by more than rounding; ""
-// if they do not. If that is not known, returns "" and notes why: the budget is over, the data is
-// not here, a run on one rank fails, or the forward draws random numbers.
+// Trains two steps with the job's own microbatches, and two with microbatches of another of
+// `sizes`, or takes the losses of an earlier tune. (If weights start at zero, only the second step
+// tells.) If forward draws random numbers in training, computes losses in evaluation instead.
+// Returns why the size must stay: the losses differ by more than rounding, or that is not known,
+// because the budget is over, the data is not here, or nothing runs. "" if it need not.
 std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
-                       const std::set<int64_t>& sizes, const TuneBudget& budget,
-                       std::vector<std::string>& notes);
+                       const std::set<int64_t>& sizes, const TuneBudget& budget);
+
+// Returns true if some of a package's forward is computed with 16-bit numbers.
+bool ComputesIn16Bits(const std::string& package, const Manifest& manifest);
 
 // Returns true if the losses of two runs differ by more than rounding. `narrow`: some of the model
 // is computed with 16-bit numbers.

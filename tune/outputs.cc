@@ -46,14 +46,16 @@ double Share(const TensorDifference& difference, const Checkpoint& file,
 }
 
 // Returns the share that rounding may change. Classes and signs of nearly equal numbers may flip.
-double LargestShareOfRounding(const StoredTensor& tensor) {
-  if (tensor.dtype == "F64" || tensor.dtype == "F32") return 0.01;
-  return std::max(0.1, 1.0 / static_cast<double>(Elements(tensor)));
+double LargestShareOfRounding(const StoredTensor& tensor, bool narrow) {
+  const double flips = 1.0 / static_cast<double>(Elements(tensor));
+  if (!IsFloat(tensor)) return std::max(narrow ? 0.05 : 0.001, flips);
+  const bool wide = tensor.dtype == "F64" || tensor.dtype == "F32";
+  return narrow || !wide ? 0.1 : 0.001;
 }
 
 }  // namespace
 
-std::string WhyOutputsDiffer(const std::string& path, const std::string& other) {
+std::string WhyOutputsDiffer(const std::string& path, const std::string& other, bool narrow) {
   const Checkpoint file = OpenCheckpoint(path), before = OpenCheckpoint(other);
   for (const TensorDifference& difference : Diff(file, before).different) {
     std::string text = Quote(difference.name) + " has other values";
@@ -61,10 +63,12 @@ std::string WhyOutputsDiffer(const std::string& path, const std::string& other) 
       return Quote(difference.name) + " differs in " + difference.reason;
     const StoredTensor& tensor = *file.Find(difference.name);
     const double share = Share(difference, file, tensor);
-    if (share <= LargestShareOfRounding(tensor)) continue;
-    if (std::isfinite(share))
-      text = Quote(difference.name) + " differs by " +
-             std::to_string(std::max(1L, std::lround(100 * share))) + " %";
+    if (share <= LargestShareOfRounding(tensor, narrow)) continue;
+    if (std::isfinite(share)) {
+      char percent[40];
+      std::snprintf(percent, sizeof percent, " differs by %.3g %%", 100 * share);
+      text = Quote(difference.name) + percent;
+    }
     return text;
   }
   return "";

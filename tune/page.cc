@@ -24,12 +24,13 @@ body { margin: 0 auto; max-width: 1500px; padding: 0 24px 60px; font: 14px/1.45 
 h1 { font-size: 22px } h2 { font-size: 17px; margin-top: 36px }
 .box { overflow: auto } table { border-collapse: collapse }
 th, td { text-align: left; padding: 3px 12px 3px 8px; border-bottom: 1px solid #8886 }
-td.over { color: #d9442f } pre { overflow: auto; padding: 10px; border: 1px solid #8886 }
+summary { cursor: pointer; padding: 4px 0 }
+pre { overflow: auto; padding: 10px; border: 1px solid #8886 }
 </style>
 )";
 
 constexpr char kColumns[] =
-    R"(<p>The fastest comes first. <i>microbatches</i>: their number, and the
+    R"(<p>The fastest, the winner, comes first. <i>microbatches</i>: their number, and the
 samples in each; <i>3 x 4 of 2</i>: 3 minibatches, each of 4 microbatches of 2 samples.
 <i>stages</i>: if there are fewer than ranks, several ranks hold replicas of one.
 <i>predicted</i>: by the simulator, from the measured modules. <i>expected</i>: predicted, times how
@@ -59,14 +60,22 @@ std::string Heading(const std::string& text) { return "<h2>" + EscapeXml(text) +
 
 std::string Bytes(double bytes) { return SizeText(static_cast<int64_t>(bytes)); }
 
-std::string MemoryTable(const TuneProblem& problem, const TuneCandidate& winner) {
-  Cells rows = {{"rank", "memory of its tensors", "limit"}};
-  for (size_t r = 0; r < winner.peak_bytes.size(); ++r) {
-    const double limit = RankLimit(problem, static_cast<int>(r));
-    rows.push_back(
-        {std::to_string(r), Bytes(winner.peak_bytes[r]), limit < kNoLimit ? Bytes(limit) : "none"});
+std::string MemoryTable(const TuneProblem& problem, const std::vector<TuneRow>& rows) {
+  size_t ranks = 0;
+  Cells table = {{"rank", "limit"}};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    table[0].push_back("candidate " + std::to_string(i + 1));
+    ranks = std::max(ranks, rows[i].candidate.peak_bytes.size());
   }
-  return TableHtml(rows);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const double limit = RankLimit(problem, static_cast<int>(rank));
+    table.push_back({std::to_string(rank), limit < kNoLimit ? Bytes(limit) : "none"});
+    for (const TuneRow& row : rows) {
+      const std::vector<double>& peaks = row.candidate.peak_bytes;
+      table.back().push_back(rank < peaks.size() ? Bytes(peaks[rank]) : "-");
+    }
+  }
+  return TableHtml(table);
 }
 
 std::string HelpTable(const std::vector<TuneHelp>& helps, const TuneCandidate& winner) {
@@ -79,28 +88,46 @@ std::string HelpTable(const std::vector<TuneHelp>& helps, const TuneCandidate& w
   return TableHtml(rows);
 }
 
-std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& rows) {
+// Returns the numbers of rows whose timelines can be compared with the winner's: the job as given
+// first.
+std::vector<size_t> ComparedRows(const std::vector<TuneRow>& rows) {
+  constexpr size_t kMost = 3;
   const TuneCandidate& winner = rows.front().candidate;
-  std::vector<Timeline> timelines = {{"winner", TimelineOf(problem, winner)}};
-  if (timelines[0].actions.empty()) return "<p>The step has too many actions to draw.</p>\n";
-  std::string title = winner.minibatches > 1 ? "A minibatch of the winner" : "The winner";
+  std::vector<size_t> numbers;
   for (size_t i = 1; i < rows.size(); ++i) {
     const TuneCandidate& other = rows[i].candidate;
-    if (other.ranks != winner.ranks || other.minibatches != winner.minibatches ||
-        (other.schedule == winner.schedule && other.microbatches == winner.microbatches &&
-         other.conf == winner.conf))
-      continue;
-    timelines.push_back({"candidate " + std::to_string(i + 1), TimelineOf(problem, other)});
-    if (timelines.back().actions.empty()) {
-      timelines.pop_back();
-      continue;
-    }
-    title += " and candidate " + std::to_string(i + 1) + " (" + other.schedule + ", " +
-             Counted(other.microbatches, "microbatch") + ")";
-    break;
+    if (other.minibatches == winner.minibatches &&
+        (other.schedule != winner.schedule || other.microbatches != winner.microbatches ||
+         other.conf != winner.conf))
+      numbers.push_back(i);
   }
-  return "<p>" + EscapeXml(title) + ", as predicted, in microseconds.</p>\n<div class=\"box\">" +
-         TimelineSvg(timelines, "time in microseconds") + "</div>\n";
+  std::stable_partition(numbers.begin(), numbers.end(), [&](size_t i) { return rows[i].as_given; });
+  if (numbers.size() > kMost) numbers.resize(kMost);
+  return numbers;
+}
+
+std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& rows) {
+  const TuneCandidate& winner = rows.front().candidate;
+  const Timeline first = {"winner", TimelineOf(problem, winner)};
+  if (first.actions.empty()) return "<p>The step has too many actions to draw.</p>\n";
+  const std::string title = winner.minibatches > 1 ? "A minibatch of the winner" : "The winner";
+  auto picture = [](const std::vector<Timeline>& timelines) {
+    return "<div class=\"box\">" + TimelineSvg(timelines, "time in microseconds") + "</div>\n";
+  };
+  std::string html;
+  for (const size_t i : ComparedRows(rows)) {
+    const TuneCandidate& other = rows[i].candidate;
+    const std::string name = "candidate " + std::to_string(i + 1);
+    const Timeline second = {name, TimelineOf(problem, other)};
+    if (second.actions.empty()) continue;
+    html += std::string("<details") + (html.empty() ? " open" : "") + "><summary>" +
+            EscapeXml(title + " and " + name + (rows[i].as_given ? ", as given" : "") + " (" +
+                      other.schedule + " on " + Counted(other.ranks, "rank") + ", " +
+                      Counted(other.microbatches, "microbatch") + ")") +
+            "</summary>\n" + picture({first, second}) + "</details>\n";
+  }
+  if (html.empty()) html = "<p>" + EscapeXml(title) + ".</p>\n" + picture({first});
+  return "<p>As predicted, in microseconds.</p>\n" + html;
 }
 
 }  // namespace
@@ -119,7 +146,9 @@ std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
   html += kColumns;
   html += "<p>" + EscapeXml(TuneCounts(outcome.found)) + "</p>\n<ul>\n";
   for (const std::string& note : outcome.notes) html += "<li>" + EscapeXml(note) + "</li>\n";
-  html += "</ul>\n" + Heading("Memory of the winner") + MemoryTable(problem, winner);
+  html += "</ul>\n" + Heading("Memory") +
+          "<p>Memory of the tensors of each rank, as predicted, and its limit.</p>\n" +
+          MemoryTable(problem, outcome.rows);
   html += Heading("What would help") + HelpTable(outcome.help, winner);
   html += Heading("Timeline") + Timelines(problem, outcome.rows);
   return html + "</html>\n";

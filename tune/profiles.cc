@@ -25,7 +25,6 @@ struct Point {
   auto operator<=>(const Point&) const = default;
 };
 
-constexpr double kDisturbing = 0.2;  // cores that other programs use
 constexpr double kUnsteady = 1;      // of a time: more than its size can explain
 
 using Profiles = std::map<Point, Profile>;
@@ -70,10 +69,7 @@ std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double
   run.in_process = RunsInProcess(state.request, point.ranks);
   std::optional<std::string> text = MeasureProfile(run, state.budget, others);
   if (text && others > kDisturbing) {
-    char line[120];
-    std::snprintf(line, sizeof line, "warning: other programs use %.1f cores; measuring again",
-                  others);
-    Say(state.request, line);
+    SayDisturbed(state.request, others);
     double again = 0;
     const std::optional<std::string> second = MeasureProfile(run, state.budget, again);
     if (second && again < others) text = second, others = again;
@@ -222,6 +218,20 @@ void Say(const TuneRequest& request, const std::string& text) {
   if (!request.quiet) std::cerr << text << "\n";
 }
 
+void SayDisturbed(const TuneRequest& request, double others) {
+  char line[120];
+  std::snprintf(line, sizeof line, "warning: other programs use %.1f cores; measuring again",
+                others);
+  Say(request, line);
+}
+
+std::string DisturbedText(double others, const std::string& meanwhile) {
+  char cores[40];
+  std::snprintf(cores, sizeof cores, "%.1f", others);
+  return "other programs used up to " + std::string(cores) + " cores while " + meanwhile +
+         ": their times may be too long";
+}
+
 std::set<int> RankCounts(const TuneRequest& request) {
   std::set<int> counts = {request.ranks};
   for (int count = 1; count < request.ranks; count *= 2) counts.insert(count);
@@ -299,21 +309,18 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
     Say(request, Counted(state.reused, "profile") + " of " + state.kept.machine +
                      " from an earlier tune; delete " + state.kept.ToDelete() +
                      " to measure again");
-  if (state.busiest > kDisturbing) {
-    char text[160];
-    std::snprintf(text, sizeof text,
-                  "other programs used up to %.1f cores while modules were measured: their times "
-                  "may be too long; delete ",
-                  state.busiest);
-    notes.push_back(text + state.kept.ToDelete() + " to measure again");
-  }
+  if (state.busiest > kDisturbing)
+    notes.push_back(DisturbedText(state.busiest, "modules were measured") + "; delete " +
+                    state.kept.ToDelete() + " to measure again");
   std::set<int> counts = RankCounts(request);
   if (wanted.own_ranks <= request.ranks) counts.insert(wanted.own_ranks);
   for (int ranks : counts)
     for (int threads : ThreadCounts(request, job, ranks, CoresHere()))
       AddProfiles(state, ranks, threads, wanted.sizes);
   NoteInterpolation(state, wanted.sizes.size());
-  return done == points.size();
+  // Larger microbatches take more memory.
+  return std::none_of(points.begin() + static_cast<std::ptrdiff_t>(done), points.end(),
+                      [&](const Point& point) { return point.size == *wanted.sizes.begin(); });
 }
 
 }  // namespace pipewright

@@ -15,6 +15,11 @@ namespace pipewright {
 // Prints a line about what is being done, unless the request is quiet.
 void Say(const TuneRequest& request, const std::string& text);
 
+// Says that other programs use so many cores, and that a measurement is repeated.
+void SayDisturbed(const TuneRequest& request, double others);
+// Returns "other programs used up to 0.5 cores while ...: their times may be too long".
+std::string DisturbedText(double others, const std::string& meanwhile);
+
 // Returns the numbers of ranks to try: powers of two, and all.
 std::set<int> RankCounts(const TuneRequest& request);
 
@@ -30,8 +35,9 @@ struct WantedProfiles {
 // Adds a profile to `problem` for each size, on each number of ranks and threads: measured now,
 // kept from an earlier tune, or interpolated. The job's own comes first. Notes what does not run,
 // what the budget cut off, how good the interpolation is, and a busy machine. Returns
-// false if the budget cut off any. Throws Error if the job's own size can be measured on no ranks
-// (for inference, only if there is no other), or if nothing was measured.
+// true if the least size, which takes the least memory, was measured on all of them. Throws Error
+// if the job's own size can be measured on no ranks (for inference, only if there is no other), or
+// if nothing was measured.
 bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                      const TuneBudget& budget, TuneProblem& problem,
                      std::vector<std::string>& notes);

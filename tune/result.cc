@@ -61,12 +61,13 @@ std::vector<std::vector<std::string>> TuneCells(const std::vector<TuneRow>& rows
       {"", "ranks", "threads", "microbatches", "schedule", "stages",
        estimated ? "estimated" : "predicted", "expected", "measured", "from - to", "bubble", "peak",
        "binds"}};
-  for (const TuneRow& row : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TuneRow& row = rows[i];
     const TuneCandidate& c = row.candidate;
     const auto [low, high] = std::minmax_element(row.steps.begin(), row.steps.end());
     char bubble[16];
     std::snprintf(bubble, sizeof bubble, "%.0f %%", 100 * c.bubble);
-    table.push_back({row.as_given ? "as given" : "",
+    table.push_back({std::to_string(i + 1) + (row.as_given ? " as given" : ""),
                      std::to_string(c.ranks) +
                          (row.variant && row.in_process && c.ranks > 1 ? " in process" : ""),
                      std::to_string(c.threads),

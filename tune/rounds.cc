@@ -19,6 +19,7 @@
 #include "tune/allowed.h"
 #include "tune/changed_job.h"
 #include "tune/kept.h"
+#include "tune/mixed_rows.h"
 #include "tune/outputs.h"
 #include "tune/profiles.h"
 #include "tune/result.h"
@@ -71,7 +72,8 @@ constexpr double kSeconds = 1;  // length of a measurement, to average out noise
 // The outputs of the first candidate that runs, with which those of the others are compared.
 struct FirstOutputs {
   const std::string file;
-  const int plain;  // microbatches of the plain run
+  const int plain;    // microbatches of the plain run
+  const bool narrow;  // as for WhyOutputsDiffer
   std::vector<std::string>& notes;
   int microbatches = 0;  // 0: nothing ran
 };
@@ -87,7 +89,8 @@ void CompareOutputs(const TuneRequest& request, int microbatches, const std::str
                             Counted(microbatches, "microbatch") +
                             ", and it is not known whether they are the same with " +
                             std::to_string(first.plain) + ", which did not run");
-  } else if (const std::string why = WhyOutputsDiffer(output, first.file); !why.empty()) {
+  } else if (const std::string why = WhyOutputsDiffer(output, first.file, first.narrow);
+             !why.empty()) {
     throw Error(request.input, "with " + Counted(microbatches, "microbatch") + ", output " + why +
                                    " from that with " + std::to_string(first.microbatches) +
                                    ": forward mixes rows, or draws random numbers");
@@ -125,7 +128,7 @@ TuneRun RunOfRow(const TuneRequest& request, const Job& job, const TuneRow& row,
       std::clamp(std::ceil(kSeconds / (row.candidate.step * job.accumulate)), 3.0, 50.0));
   if (request.infers()) return run;
   Json text = ParseJson(JobText(job, row, files.job), files.job);
-  EraseOutputs(text);
+  KeepOnlySteps(text);
   if (!row.candidate.plan.ranks.empty()) {
     WriteFile(files.plan, WritePlan(row.candidate.plan));
     text["schedule"] = std::string("candidate_") + kTunePlan;
@@ -145,6 +148,7 @@ bool MeasureRow(const TuneRequest& request, const Job& job, const TuneBudget& bu
                                                : MeasureStep(run, files.metrics, budget);
   if (!step) return false;
   row.steps.push_back(step->seconds / job.accumulate);
+  row.others = std::max(row.others, step->others);
   row.process_bytes = std::max(row.process_bytes, step->process_bytes);
   return true;
 }
@@ -241,7 +245,8 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
   const TuneBudget clock;
-  FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches, notes};
+  FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches,
+                        ComputesIn16Bits(request.package, problem.manifest), notes};
   int runs = 0;
   for (int round = 0; round < request.rounds; ++round) {
     const double best = BestStep(rows);
@@ -252,6 +257,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       });
       for (TuneRow& variant : VariantsOf(*fastest, request, job, problem)) rows.push_back(variant);
     }
+    std::vector<size_t> measured;  // rows, in this round
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
       if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
@@ -275,12 +281,18 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
           throw Error(request.package,
                       why + "; limit each rank with " + request.options + "memory");
         ++runs;
-        if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) continue;
+        if (!budget.IsOver() && MeasureRow(request, job, budget, row, first)) {
+          measured.push_back(i);
+          continue;
+        }
       } catch (const Error& error) {
         row.failure = error.what();
         notes.push_back(RowText(row, request.infers()) + " is dropped: " + row.failure);
         continue;
       }
+      // The speed of the machine may change between rounds, so that only whole ones are compared.
+      for (const size_t each : measured)
+        if (round > 0) rows[each].steps.pop_back();
       NoteCutOff(request, budget, round, rows, notes);
       return;
     }

@@ -23,6 +23,7 @@ struct TuneRow {
   double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run
   std::vector<double> steps;  // seconds, the median of each round
   std::string binds = {};     // WhatBinds
+  double others = 0;          // most cores that other programs used meanwhile
   int64_t process_bytes = 0;  // measured: the largest process of any rank
   int64_t tensor_bytes = 0;   // measured under a memory limit: tensors of the largest rank
   std::string failure;        // why it did not run; empty: it did, or was not tried

@@ -25,10 +25,14 @@ std::string ProgramBeside(const std::string& name) {
 }
 
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
-                                    const TuneBudget& budget, double* cpu_seconds,
+                                    const TuneBudget& budget, double* others,
                                     const std::string& input) {
+  const double busy = BusySeconds();
+  const TuneBudget clock;
   ChildResult result = RunChild(command, budget.Limits(), input);
-  if (cpu_seconds) *cpu_seconds = result.cpu_seconds;
+  if (others)
+    *others =
+        std::max(0.0, (BusySeconds() - busy - result.cpu_seconds) / std::max(clock.Passed(), 1e-3));
   // An interrupt may reach the program before this one.
   if (result.ended || (result.code != 0 && budget.IsOver())) return std::nullopt;
   if (result.code == 0) return std::move(result.out);
@@ -95,6 +99,10 @@ int RanksOnOneHost(const std::string& hosts, int ranks) {
   return std::min(ranks, most);
 }
 
+// Returns true if what ranks use is known: on other hosts it is not, and neither is what they use
+// here if ssh started them.
+static bool IsHere(bool in_process, const TuneStart& start) { return in_process || !start.given(); }
+
 static std::vector<std::string> RunCommand(const TuneRun& run, const std::string& command) {
   std::vector<std::string> words = {ProgramBeside("pipewright-run"), "--color", "never"};
   for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
@@ -108,8 +116,12 @@ static std::vector<std::string> RunCommand(const TuneRun& run, const std::string
 std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget) {
   std::vector<std::string> command = RunCommand(run, "bench");
   command.insert(command.end(), {"--steps", std::to_string(run.steps), "--json"});
-  const std::optional<std::string> text = OutputOf(command, budget);
-  return text ? std::optional(ParseJson(*text, "pipewright-run bench")) : std::nullopt;
+  double others = 0;
+  const std::optional<std::string> text = OutputOf(command, budget, &others);
+  if (!text) return std::nullopt;
+  Json figures = ParseJson(*text, "pipewright-run bench");
+  figures["others"] = IsHere(run.in_process, run.start) ? others : 0;
+  return figures;
 }
 
 std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& metrics,
@@ -118,8 +130,9 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   std::vector<std::string> command = RunCommand(run, "train");
   command.insert(command.end(),
                  {"--steps", std::to_string(kWarmUp + run.steps), "--metrics", metrics, "--quiet"});
-  if (!OutputOf(command, budget)) return std::nullopt;
   MeasuredStep measured;
+  if (!OutputOf(command, budget, &measured.others)) return std::nullopt;
+  if (!IsHere(run.in_process, run.start)) measured.others = 0;
   std::vector<double> seconds;
   int step = 0;
   for (const std::string& line : Split(ReadFile(metrics), '\n')) {
@@ -137,13 +150,25 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
+static double LossIn(const Json& figures) {
+  const Json& loss = figures.at("loss");
+  return loss.is_null() ? std::nan("") : loss.get<double>();  // JSON has no NaN
+}
+
 std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
                                        const TuneBudget& budget) {
   std::vector<std::string> command = RunCommand(run, "train");
   command.insert(command.end(), {"--steps", "2", "--metrics", metrics, "--quiet"});
   if (!OutputOf(command, budget)) return std::nullopt;
-  const Json loss = ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics).at("loss");
-  return loss.is_null() ? std::nan("") : loss.get<double>();  // JSON has no NaN
+  return LossIn(ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics));
+}
+
+std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& metrics,
+                                       const TuneBudget& budget) {
+  std::vector<std::string> command = RunCommand(run, "eval");
+  command.insert(command.end(), {"--steps", "1", "--metrics", metrics});
+  if (!OutputOf(command, budget)) return std::nullopt;
+  return LossIn(ReadJson(metrics));
 }
 
 static std::vector<std::string> InferCommand(const InferRun& run) {
@@ -162,9 +187,10 @@ std::optional<MeasuredStep> MeasurePass(const InferRun& run, const TuneBudget& b
   WriteFile(requests, lines);
   std::vector<std::string> command = InferCommand(run);
   command.push_back("--on-request");
-  const std::optional<std::string> text = OutputOf(command, budget, nullptr, requests);
-  if (!text) return std::nullopt;
   MeasuredStep measured;
+  const std::optional<std::string> text = OutputOf(command, budget, &measured.others, requests);
+  if (!text) return std::nullopt;
+  if (!IsHere(run.run.in_process, run.run.start)) measured.others = 0;
   std::vector<double> seconds;
   int passes = 0;
   for (const std::string& line : Split(*text, '\n')) {
@@ -196,9 +222,6 @@ std::optional<double> MeasureDisk(const InferRun& run, const TuneBudget& budget)
 
 std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
                                           double& others) {
-  const double busy = BusySeconds();
-  double own = 0;
-  const TuneBudget clock;
   std::vector<std::string> command = {ProgramBeside("pipewright"), "--color", "never", "profile"};
   for (const std::string& word : StartOptions(run.start, run.ranks, run.in_process))
     command.push_back(word);
@@ -208,10 +231,8 @@ std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudge
        "--threads", std::to_string(run.threads), "--repeat", std::to_string(run.repeat), "--json"});
   if (!run.input.empty()) command.insert(command.end(), {"--forward-only", "--input", run.input});
   if (!run.job.empty()) command.insert(command.end(), {"--job", run.job});
-  const std::optional<std::string> text = OutputOf(command, budget, &own);
-  others = std::max(0.0, (BusySeconds() - busy - own) / std::max(clock.Passed(), 1e-3));
-  // What ranks use elsewhere is not known, and neither is what they use here if ssh started them.
-  if (!run.in_process && run.start.given()) others = 0;
+  const std::optional<std::string> text = OutputOf(command, budget, &others);
+  if (!IsHere(run.in_process, run.start)) others = 0;
   return text;
 }
 

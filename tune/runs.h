@@ -12,6 +12,9 @@
 
 namespace pipewright {
 
+// What other programs may use, in cores, without disturbing a measurement.
+inline constexpr double kDisturbing = 0.2;
+
 struct TuneRun {
   std::string package, job, conf;
   int ranks = 1;
@@ -36,14 +39,15 @@ int RanksOnOneHost(const std::string& hosts, int ranks);
 std::string ProgramBeside(const std::string& name);
 
 // Runs a command and returns what it printed; none if the budget ended it. If it fails, throws
-// Error with the first line of its own message. `cpu_seconds`, if given, gets the time that it
-// used. `input`: a file for the program's stdin.
+// Error with the first line of its own message. `others`, if given, gets the number of cores that
+// other programs used meanwhile. `input`: a file for the program's stdin.
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
-                                    const TuneBudget& budget, double* cpu_seconds = nullptr,
+                                    const TuneBudget& budget, double* others = nullptr,
                                     const std::string& input = "/dev/null");
 
-// Returns the figures that `pipewright-run bench --json` prints for a run; none if the budget ended
-// it. Throws Error with the program's message.
+// Returns the figures that `pipewright-run bench --json` prints for a run, and as "others" the
+// number of cores that other programs used meanwhile; none if the budget ended it. Throws Error
+// with the program's message.
 std::optional<Json> BenchRun(const TuneRun& run, const TuneBudget& budget);
 
 // A run of `infer` to measure. The job of `run` is not used, and its steps are passes.
@@ -60,9 +64,14 @@ struct InferRun {
 std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
                                        const TuneBudget& budget);
 
+// Returns the loss of the first minibatch of the run's job in evaluation, which may be NaN.
+std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& metrics,
+                                       const TuneBudget& budget);
+
 struct MeasuredStep {
   double seconds = 0;         // the median of the measured steps
   int64_t process_bytes = 0;  // of the largest process
+  double others = 0;          // cores that other programs used meanwhile
 };
 
 // Trains for `steps` steps after those in which modules choose how they compute, as the job of the
@@ -92,8 +101,7 @@ struct ProfileRun {
 };
 
 // Measures the modules of a package. Returns the text of a profile; none if the budget ended it.
-// Throws Error with the program's message. `others` gets the number of cores that other programs
-// used meanwhile; 0 if ranks are on other hosts.
+// Throws Error with the program's message. `others`: as for OutputOf.
 std::optional<std::string> MeasureProfile(const ProfileRun& run, const TuneBudget& budget,
                                           double& others);
 

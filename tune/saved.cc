@@ -41,9 +41,9 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
   TuneRequest request;
   request.package = run.package;
   const KeptMeasurements kept = KeptFor(request, manifest);
-  Json key = {{"package", kept.code},     {"job", HexHash(whole)}, {"ranks", run.ranks},
-              {"hosts", run.start.hosts}, {"memory", run.memory},  {"machine", kept.machine}};
-  if (!run.start.mpirun.empty()) key["mpirun"] = run.start.mpirun;
+  Json key = {{"package", kept.code},     {"job", HexHash(whole)},      {"ranks", run.ranks},
+              {"hosts", run.start.hosts}, {"mpirun", run.start.mpirun}, {"memory", run.memory},
+              {"machine", kept.machine}};
   key["rank kind"] = run.in_process ? "threads" : "processes";
   // The validation and the number of samples, which are not in the job's hash, decide this, too.
   if (job.accumulate > 1) key["minibatches"] = WhyNotMerged(job).empty() ? "merged" : "not merged";

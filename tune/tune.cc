@@ -19,6 +19,7 @@
 #include "plan/plan_text.h"
 #include "plan/schedules/table.h"
 #include "plan/tune/help.h"
+#include "plan/tune/interpolate.h"
 #include "plan/tune/job_memory.h"
 #include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
@@ -78,12 +79,9 @@ std::optional<TuneRow> AsGiven(const Job& job, int minibatches, const RunPlan& r
         return each.ranks == CountRanks(run.conf) && each.profile.threads == job.threads &&
                each.profile.microbatch == job.microbatch_size;
       });
-  const bool overlaps = IsAsynchronous(job);
-  if (profile == problem.profiles.end() || overlaps) {
+  if (profile == problem.profiles.end()) {
     notes.push_back(std::string(problem.forward_only ? "the plain run" : "the run as given") +
-                    " is not among the candidates: " +
-                    (overlaps ? "its steps overlap, and those of the candidates do not"
-                              : "its modules were not measured"));
+                    " is not among the candidates: its modules were not measured");
     return std::nullopt;
   }
   TuneRow row;
@@ -212,7 +210,7 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
          ": the search finds a way with it";
 }
 
-// `complete`: every size of microbatches was measured or can be interpolated.
+// `complete`: the smallest microbatches, which take the least memory, were measured.
 [[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneProblem& problem,
                                const TuneOutcome& outcome, bool complete) {
   const TuneResult& found = outcome.found;
@@ -231,7 +229,7 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
                     Counted(found.over, "candidate") + " takes " + SizeText(bytes) +
                     " on a rank (" + Counted(least.microbatches, "microbatch") + " of " +
                     Counted(least.microbatch, "sample") + ")",
-                "give it more time, to measure the other sizes of microbatches, or more memory");
+                "give it more time, to measure smaller microbatches, or more memory");
   Say(request, "looking for the least memory and the fewest ranks that are enough");
   const TuneNeeds needs = FindNeeds(problem);
   throw Error(
@@ -273,7 +271,8 @@ void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<
       if (const auto found =
               MeasureDisk({run, request.input, count, 1, request.scratch, output}, budget)) {
         rate = *found;
-        WriteKept(kept, name, 1, *rate);
+        // What the page cache holds now, it may not hold the next time.
+        if (*found > 0) WriteKept(kept, name, 1, *rate);
       }
       std::filesystem::remove(output);  // it may be large
     }
@@ -300,12 +299,13 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
 }
 
 // Returns the job to tune: with one minibatch, if it can have the results of those it accumulates.
-// Throws Error if the job does not run on CPUs.
+// Throws Error if its runs cannot be measured, because they are not on CPUs.
 Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& notes) {
-  if (!given.device.empty() && given.device != "cpu")
+  if (!given.device.empty() && given.device != "cpu" && request.machines.empty())
     throw Error(given.path + ": device",
                 "tune measures on CPUs, and the job runs on " + given.device,
-                "leave it out to tune for CPUs");
+                "leave it out to tune for CPUs, or describe the devices for an estimate "
+                "(pipewright tune --machines FILE)");
   Job job = given;
   request.most_samples = SamplesOf(given);  // larger microbatches may not fit
   if (job.accumulate > 1) notes.push_back(MergeMinibatches(request, job));
@@ -320,17 +320,18 @@ std::set<int64_t> LimitTraining(const TuneRequest& request,
   LimitCandidates(request, written, job, problem, notes);
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;
-  const std::string why =
-      WhyRowsMix(request, job, problem.manifest, sizes, budget.Share(0.1), notes);
+  const std::string why = WhyRowsMix(request, job, problem.manifest, sizes, budget.Share(0.2));
   if (why.empty()) return sizes;
   notes.push_back(MicrobatchStays(job, why));
   return {job.microbatch_size};
 }
 
-// Measures what predictions need. Returns true if every size of microbatches was measured or can be
-// interpolated.
+// Measures what predictions need. Returns what MeasureProfiles does.
 bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfiles& wanted,
                   const TuneBudget& budget, TuneProblem& problem, std::vector<std::string>& notes) {
+  if (std::isfinite(budget.Left()))
+    Say(request, "measuring takes at most " + DurationText(budget.Left()) + " (" + request.options +
+                     "budget)");
   // Rounds afterwards need as much time as the costs, of which a part is for the steps of the job.
   const TuneBudget for_costs =
                        request.no_measure || !request.machines.empty() ? budget : budget.Share(0.5),
@@ -345,7 +346,17 @@ bool MeasureCosts(const TuneRequest& request, const Job& job, const WantedProfil
   } else if (!request.memory.empty()) {
     MeasureDiskRate(request, job, wanted.sizes, for_costs, problem, notes);
   }
+  CountSmallerMicrobatches(problem);
   return complete;
+}
+
+// Returns where ranks are, if that is not the order of the file.
+std::string OrderText(const TuneMachines& machines) {
+  if (std::is_sorted(machines.order.begin(), machines.order.end())) return "";
+  std::vector<std::string> words;
+  for (size_t entry : machines.order) words.push_back(std::to_string(entry));
+  return "; ranks are on the fastest devices first, so on those of machines[" +
+         Join(words, "], [") + "]";
 }
 
 // Measures the candidates, unless they are for other machines or the user wants predictions only.
@@ -353,13 +364,16 @@ void RunCandidates(const TuneRequest& request, const Job& job, const TuneProblem
                    const TuneBudget& budget, TuneOutcome& outcome) {
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
-                            ", from times on " + MachineName());
+                            ", from times on " + MachineName() + OrderText(problem.machines));
   else if (!request.no_measure && (request.memory.empty() || request.infers()))
     MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
   else if (!request.no_measure) {
     MeasureRows(request, job, problem, budget.Share(0.7), outcome.rows, outcome.notes);
     DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
   }
+  double busiest = 0;
+  for (const TuneRow& row : outcome.rows) busiest = std::max(busiest, row.others);
+  if (busiest > kDisturbing) outcome.notes.push_back(DisturbedText(busiest, "candidates ran"));
 }
 
 // Returns the limit of each rank in bytes; empty if none has one.
@@ -439,9 +453,10 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget::Interrupted();
-  outcome.cut_off = std::any_of(
-      outcome.notes.begin(), outcome.notes.end(),
-      [&](const std::string& note) { return note.starts_with(budget.Ended() + " ended "); });
+  outcome.cut_off =
+      std::any_of(outcome.notes.begin(), outcome.notes.end(), [&](const std::string& note) {
+        return note.find(budget.Ended() + " ended ") != std::string::npos;
+      });
   outcome.report = TuneReport(outcome, !request.machines.empty());
   outcome.report["start"] = StartLine(request, outcome);
   if (!request.cut_package.empty())

@@ -1,4 +1,4 @@
-// Finds what a launcher told this process, before MPI starts.
+// Finds what a launcher told this process, before MPI starts, and makes it forget that.
 #pragma once
 #include <cstdlib>
 #include <initializer_list>
@@ -17,5 +17,10 @@ inline int LaunchedRanks() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   return size ? std::atoi(size) : 0;
 }
+
+// Removes from this process what mpirun gave it, after which it can start mpirun itself: its
+// binding to a core, and variables of the environment, but not those with which users choose
+// components of Open MPI (OMPI_MCA_btl).
+void ForgetMpirun();
 
 }  // namespace pipewright

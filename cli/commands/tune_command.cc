@@ -16,7 +16,9 @@
 #include "base/files/temporary_folder.h"
 #include "base/json.h"
 #include "base/process/launched_rank.h"
+#include "base/size.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "check/rules.h"
 #include "cli/commands.h"
 #include "cli/commands/print_json.h"
@@ -29,8 +31,14 @@
 #include "formats/manifest.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/budget.h"
+#include "tune/profiles.h"
 #include "tune/regroup.h"
+#include "tune/result.h"
+#include "tune/runs.h"
 #include "tune/tune.h"
+#ifdef PIPEWRIGHT_MPI
+#include "runtime/transport/mpi_transport.h"
+#endif
 
 namespace pipewright {
 
@@ -57,13 +65,46 @@ static TuneOutcome TunePackage(const TuneRequest& request) {
   return Tune(request, WrittenBuffers(request.package, manifest));
 }
 
-// Throws Error if the output folder has what an earlier tune found, which took minutes, or a
-// package where the cut is written, unless they are to be replaced.
+// Throws Error if the output folder has a file that tune writes, such as the result of an earlier
+// tune, which took minutes, unless it is to be replaced. The job stays in any case.
 static void CheckNoResult(const TuneRequest& request) {
   if (request.force) return;
-  for (const char* name : {"report.json", kCut})
-    if (const std::string path = request.output + "/" + name; std::filesystem::exists(path))
+  std::vector<std::string> names = {"report.json", "report.html", "conf.json"};
+  if (!request.infers()) names.insert(names.end(), {"job.json", "plan.csv", kCut});
+  for (const std::string& name : names) {
+    const std::string path = request.output + "/" + name;
+    std::error_code none;
+    if (std::filesystem::exists(path) && !std::filesystem::equivalent(path, request.job, none))
       throw Error(path, "already exists", "name another folder, or replace it with --force");
+  }
+}
+
+// Runs the package that was compiled, since only its pieces were measured, unless the budget is
+// over. Says how long a step takes. Throws Error if it does not run.
+static void CheckCut(const TuneRequest& request, const TuneOutcome& outcome,
+                     const TuneBudget& budget) {
+  const TuneRow& winner = outcome.rows.front();
+  if (winner.steps.empty() || budget.IsOver()) return;
+  TuneRun run = {request.cut_package, request.output + "/job.json", request.output + "/conf.json",
+                 winner.candidate.ranks, winner.in_process};
+  run.start = request.start;
+  std::optional<Json> figures;
+  try {
+    figures = BenchRun(run, budget);
+  } catch (const Error& error) {
+    throw Error(request.cut_package, std::string("is compiled, but does not run: ") + error.what());
+  }
+  if (!figures) return;
+  Say(request, request.cut_package + " takes " +
+                   StepText(1e-6 * figures->at("step").at("median").get<double>()) +
+                   " a step of one minibatch in `bench`");
+  const Json& ranks = figures->at("ranks");
+  for (size_t rank = 0; rank < std::min(ranks.size(), outcome.limits.size()); ++rank)
+    if (const auto bytes = ranks.at(rank).at("peak_bytes").get<int64_t>();
+        static_cast<double>(bytes) > outcome.limits[rank] && (!winner.in_process || rank == 0))
+      Say(request, "warning: rank " + std::to_string(rank) + " takes " + SizeText(bytes) +
+                       ", more than its limit of " +
+                       SizeText(static_cast<int64_t>(outcome.limits[rank])));
 }
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
@@ -77,10 +118,13 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   CreateFolders(request.output);
   const TemporaryFolder scratch(request.output, "pieces-");
   CompileOptions compile;
+  // Otherwise, the order in which gradients of tied weights are added depends on the cut.
+  compile.passes.shared.transmit = request.exact;
   request.package = compile.output = scratch.path() + "/pieces.pkg";
   if (!request.quiet) std::cerr << "cutting " << model << " into pieces\n";
   const FinePieces pieces = CompilePieces(compile, read);
-  request.budget = std::max(0.0, request.budget - clock.Passed());
+  const double cutting = clock.Passed();
+  request.budget = std::max(0.0, request.budget - cutting);
   const TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
@@ -88,6 +132,8 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   if (!request.quiet) std::cerr << "compiling the best cut\n";
   Model whole = read();
   Compile(whole, compile);
+  const TuneBudget left(request.budget - (clock.Passed() - cutting));
+  CheckCut(request, outcome, left);
   return outcome;
 }
 
@@ -115,17 +161,50 @@ struct NoEmptyFolder {
   ~NoEmptyFolder() { rmdir(path.c_str()); }
 };
 
+#ifdef PIPEWRIGHT_MPI
+// Returns the ranks of each host, as for --hosts, from the host of each rank.
+static std::string HostList(const std::vector<std::string>& hosts) {
+  std::vector<std::string> words;
+  for (size_t first = 0, end = 0; first < hosts.size(); first = end) {
+    while (end < hosts.size() && hosts[end] == hosts[first]) ++end;
+    words.push_back(hosts[first] + ":" + std::to_string(end - first));
+  }
+  return Join(words, ",");
+}
+
+// Returns true in the first of the processes that mpirun started, which then starts the ranks of
+// runs itself, on the same hosts. The others are not needed.
+static bool GoesOnAlone(TuneRequest& request) {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  std::vector<std::string> hosts;
+  {
+    MpiOptions options;
+    options.background_progress = options.inbox = false;
+    MpiTransport processes(nullptr, nullptr, options);
+    hosts = processes.AllGather(name);
+    if (processes.rank() > 0) return false;
+  }
+  ForgetMpirun();
+  const bool same = std::count(hosts.begin(), hosts.end(), hosts[0]) == std::ssize(hosts);
+  if (same || request.in_process || !request.machines.empty() || !request.start.hosts.empty())
+    return true;
+  if (std::ssize(hosts) < request.ranks)
+    throw UsageError("--ranks " + std::to_string(request.ranks),
+                     "mpirun started " + Counted(hosts.size(), "rank") + " on several hosts",
+                     "start as many as ranks, or name the hosts (--hosts)");
+  request.start.hosts = HostList(hosts);
+  return true;
+}
+#else
+static bool GoesOnAlone(TuneRequest&) {
+  throw UsageError("tune", "was built without MPI, and mpirun started it",
+                   "start it without mpirun, with --in-process");
+}
+#endif
+
 static void TuneAndShow(TuneRequest& request, bool json) {
-  // A process of mpirun cannot start mpirun.
-  const bool needs_mpirun = !request.in_process && request.machines.empty();
-  if (LaunchedRanks() > (needs_mpirun ? 0 : 1))
-    throw UsageError("tune",
-                     LaunchedRanks() == 1
-                         ? "mpirun started it, and cannot be started again by it"
-                         : "mpirun started " + std::to_string(LaunchedRanks()) +
-                               " processes, and each would tune into " + request.output,
-                     "start it without mpirun: it starts the ranks of its runs itself, on other "
-                     "hosts with --hosts or --mpirun");
+  if (LaunchedRanks() > 0 && !GoesOnAlone(request)) return;
   CheckTask(request);
   CheckFolder(request.output);
   const NoEmptyFolder after = {request.output};

@@ -64,6 +64,31 @@ Profile InterpolateProfile(const Profile& below, const Profile& above, int64_t s
   return made;
 }
 
+void CountSmallerMicrobatches(TuneProblem& problem) {
+  const std::vector<TuneProfile> whole = problem.profiles;
+  for (TuneProfile& each : problem.profiles) {
+    const auto size = static_cast<double>(each.profile.microbatch);
+    const double mean = static_cast<double>(problem.samples) / MicrobatchesOf(problem, each);
+    if (mean >= size) continue;
+    const TuneProfile* below = nullptr;
+    for (const TuneProfile& other : whole)
+      if (other.ranks == each.ranks && other.profile.threads == each.profile.threads &&
+          other.profile.microbatch < each.profile.microbatch &&
+          (!below || other.profile.microbatch > below->profile.microbatch))
+        below = &other;
+    const double smaller = below ? static_cast<double>(below->profile.microbatch) : 0,
+                 share = std::min(1.0, (size - mean) / (size - smaller));
+    for (size_t i = 0; i < each.profile.nodes.size(); ++i)
+      for (ProfileTime ProfileNode::* time :
+           {&ProfileNode::forward, &ProfileNode::backward, &ProfileNode::input_gradient,
+            &ProfileNode::weight_gradient})
+        Mix((each.profile.nodes[i].*time).median,
+            below ? (below->profile.nodes[i].*time).median : 0, share);
+    Mix(each.loss_forward, below ? below->loss_forward : 0, share);
+    Mix(each.loss_backward, below ? below->loss_backward : 0, share);
+  }
+}
+
 std::vector<double> InterpolationErrors(const std::vector<const Profile*>& profiles) {
   std::vector<double> errors;
   for (size_t i = 1; i + 1 < profiles.size(); ++i) {

@@ -9,7 +9,7 @@ namespace {
 
 bool FitsWith(TuneProblem problem, double memory) {
   problem.memory = memory;
-  return !SearchTune(problem, 1).best.empty();
+  return AnyFits(problem);
 }
 
 double LeastMemory(const TuneProblem& problem) {

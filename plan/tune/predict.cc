@@ -130,6 +130,12 @@ double RankLimit(const TuneProblem& problem, int rank) {
                         : std::min(problem.memory, memory[static_cast<size_t>(rank)]);
 }
 
+int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile) {
+  const int64_t size = profile.profile.microbatch;
+  if (size == problem.microbatch_size) return problem.microbatches;
+  return static_cast<int>((problem.samples + size - 1) / size);
+}
+
 bool Fits(const TuneProblem& problem, const TuneCandidate& candidate) {
   for (size_t r = 0; r < candidate.peak_bytes.size(); ++r)
     if (candidate.peak_bytes[r] > RankLimit(problem, static_cast<int>(r))) return false;

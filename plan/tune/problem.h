@@ -34,7 +34,7 @@ struct TuneProfile {
 };
 
 // Machines other than the profiled one, by rank; they may have more devices than ranks are used.
-// Empty vectors: as profiled.
+// Fewer ranks use the first, so the fastest come first. Empty vectors: as profiled.
 struct TuneMachines {
   std::vector<double> speeds;  // of each rank; the profiled machine has 1
   std::vector<double> memory;  // bytes
@@ -43,6 +43,7 @@ struct TuneMachines {
   // the links of the profiles.
   std::vector<ProfileLink> within;
   ProfileLink between;
+  std::vector<size_t> order;  // entries of the file's list "machines" in the order of their ranks
 };
 
 struct TuneProblem {
@@ -90,6 +91,9 @@ double LargestPeak(const TuneCandidate& candidate);
 
 // Returns the limit of a rank: the problem's, or that of its machine if that is less.
 double RankLimit(const TuneProblem& problem, int rank);
+
+// Returns into how many microbatches of a profile's size a step's samples are cut.
+int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile);
 
 // Returns true if every rank is within its limit.
 bool Fits(const TuneProblem& problem, const TuneCandidate& candidate);

@@ -25,12 +25,6 @@ struct Choice {
   double bound = 0;  // seconds
 };
 
-int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile) {
-  const int64_t size = profile.profile.microbatch;
-  if (size == problem.microbatch_size) return problem.microbatches;
-  return static_cast<int>((problem.samples + size - 1) / size);
-}
-
 bool HasReplicas(const StagePlacement& placement) {
   return std::any_of(placement.begin(), placement.end(),
                      [](const auto& ranks) { return ranks.size() > 1; });
@@ -311,6 +305,17 @@ TuneResult SearchTune(const TuneProblem& problem, size_t keep) {
   for (const Choice& choice : AllChoices(problem)) Try(problem, choice, keep, cuts, result);
   if (problem.searched) SearchOrders(problem, keep, result);
   return result;
+}
+
+bool AnyFits(const TuneProblem& problem) {
+  TuneResult result;
+  TuneCuts cuts(problem);
+  for (const Choice& choice : AllChoices(problem)) {
+    Try(problem, choice, 1, cuts, result);
+    if (!result.best.empty()) return true;
+  }
+  if (problem.searched) SearchOrders(problem, 1, result);
+  return !result.best.empty();
 }
 
 }  // namespace pipewright

@@ -38,4 +38,7 @@ struct TuneResult {
 // them. All limits are in work, so the same problem gives the same result.
 TuneResult SearchTune(const TuneProblem& problem, size_t keep);
 
+// Returns true if that search finds a candidate. Ends with the first, so it is faster.
+bool AnyFits(const TuneProblem& problem);
+
 }  // namespace pipewright

@@ -116,16 +116,15 @@ TEST(TuneAllowed, Replicas) {
   EXPECT_NE(notes[0].find("forward writes to mean"), std::string::npos) << notes[0];
 }
 
-TEST(TuneAllowed, ExactRefusesStepsThatOverlap) {
-  TuneRequest request;
-  request.exact = true;
+TEST(TuneAllowed, RefusesStepsThatOverlap) {
   Job job = JobOf(2, 1);
   job.schedule = "pipedream";
   TuneProblem problem;
   std::vector<std::string> notes;
-  EXPECT_EQ(ErrorOf([&] { LimitCandidates(request, {}, job, problem, notes); }),
-            "--exact: the steps of pipedream overlap, and no other schedule has its results\n  "
-            "leave out --exact, or tune a job with another schedule");
+  EXPECT_EQ(ErrorOf([&] { LimitCandidates({}, {}, job, problem, notes); }),
+            job.path +
+                ": the steps of pipedream overlap, and no other schedule has its results\n  "
+                "name a schedule without such steps, such as 1f1b");
 }
 
 TEST(TuneAllowed, TheOwnRunNeedsAPackage) {

@@ -71,7 +71,7 @@ TEST(ChangedJob, KeepsDataWhereTheFolderIsALink) {
 
 TEST(ChangedJob, ErasesOutputs) {
   Json job = {{"save", "a"}, {"metrics", "b"}, {"validation", {}}, {"steps", 4}};
-  EraseOutputs(job);
+  KeepOnlySteps(job);
   EXPECT_EQ(job, Json({{"steps", 4}}));
 }
 

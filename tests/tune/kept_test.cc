@@ -30,6 +30,20 @@ TEST(TuneKept, OnlyForTheSameMachineAndCode) {
   EXPECT_EQ(ReadKept(kept, "one", 1), std::nullopt);
 }
 
+TEST(TuneKept, OnlyForTheSameOperators) {
+  std::filesystem::create_directories(TempPath("ops.pkg"));
+  std::ofstream(TempPath("ops.pkg/manifest.json")) << "{}";
+  std::ofstream(TempPath("ops.so")) << "one";
+  TuneRequest request;
+  request.package = TempPath("ops.pkg"), request.output = TempPath("ops");
+  Manifest manifest;
+  manifest.op_libraries = {TempPath("ops.so")};
+  const std::string before = KeptFor(request, manifest).code;
+  EXPECT_EQ(KeptFor(request, manifest).code, before);
+  std::ofstream(TempPath("ops.so")) << "another";
+  EXPECT_NE(KeptFor(request, manifest).code, before);
+}
+
 TEST(TuneKept, OnlyForTheSameHosts) {
   std::filesystem::create_directories(TempPath("hosts.pkg"));
   std::ofstream(TempPath("hosts.pkg/manifest.json")) << "{}";

@@ -25,7 +25,23 @@ constexpr char kTwoKinds[] =
                      {"device": "slow", "count": 3}],
         "link": {"latency": 0.5, "bandwidth": 1e6}})";
 
-TEST(TuneMachines, InTheOrderOfTheFile) {
+TEST(TuneMachines, TheFastestFirst) {
+  const TuneMachines machines = ReadMachines(
+      File(R"({"devices": {"a": {"speed": 2}, "b": {"speed": 3, "memory": 9}, "c": {"speed": 2}},
+               "machines": [{"device": "a", "devices": 2}, {"device": "c", "link": {"bandwidth": 7}},
+                            {"device": "b", "link": {"bandwidth": 5}}],
+               "link": {"bandwidth": 1}})"),
+      1);
+  EXPECT_EQ(machines.speeds, (std::vector<double>{3, 2, 2, 2}));
+  EXPECT_EQ(machines.memory, (std::vector<double>{9, kNoLimit, kNoLimit, kNoLimit}));
+  EXPECT_EQ(machines.machine, (std::vector<int>{0, 1, 1, 2}));
+  EXPECT_EQ(machines.within[0].bytes_per_second, 5);
+  EXPECT_EQ(machines.within[1].bytes_per_second, 1);
+  EXPECT_EQ(machines.within[2].bytes_per_second, 7);
+  EXPECT_EQ(machines.order, (std::vector<size_t>{2, 0, 1}));
+}
+
+TEST(TuneMachines, EqualSpeedsInTheOrderOfTheFile) {
   const TuneMachines machines = ReadMachines(File(kTwoKinds), 4);
   EXPECT_EQ(machines.speeds, (std::vector<double>{4, 4, 2, 2, 2})) << "more than ranks";
   EXPECT_EQ(machines.memory, (std::vector<double>{1000, 1000, kNoLimit, kNoLimit, kNoLimit}));

@@ -7,6 +7,7 @@
 
 #include "base/table.h"
 
+#include "plan/tune/predict.h"
 #include "tests/plan/tune/chain.h"
 #include "tune/page.h"
 #include "tune/rounds.h"
@@ -163,7 +164,7 @@ TEST(TuneResult, StartLine) {
             "pipewright-run -n 3 train m.pkg out/job.json --conf out/conf.json");
 }
 
-TEST(TuneResult, PageShowsTwoTimelines) {
+TEST(TuneResult, PageComparesTimelines) {
   const TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 8);
   TuneOutcome outcome;
   outcome.found = SearchTune(problem, 100);
@@ -173,6 +174,11 @@ TEST(TuneResult, PageShowsTwoTimelines) {
       outcome.rows.back().candidate = candidate;
     }
   ASSERT_GE(outcome.rows.size(), 2u);
+  outcome.rows.emplace_back();
+  outcome.rows.back().as_given = true;
+  outcome.rows.back().candidate =
+      Predict(problem, problem.profiles[0], GroupModules(4, 1), "1f1b", 8, {});
+  const std::string number = std::to_string(outcome.rows.size());
   outcome.notes = {"<a> & b"};
   outcome.help = {{"links twice as fast", outcome.rows[0].candidate.step / 2}};
   TuneRequest request;
@@ -181,6 +187,11 @@ TEST(TuneResult, PageShowsTwoTimelines) {
   for (const char* text : {"start --it", "&lt;a&gt; &amp; b", "links twice as fast", "50.0 %",
                            "winner", "candidate ", "<svg", "predicted"})
     EXPECT_NE(page.find(text), std::string::npos) << text;
+  EXPECT_NE(page.find("<details open><summary>The winner and candidate " + number +
+                      ", as given (1f1b on 1 rank, 8 microbatches)</summary>"),
+            std::string::npos);
+  EXPECT_NE(page.find("<details><summary>The winner and candidate 2 ("), std::string::npos);
+  EXPECT_NE(page.find("<th>candidate " + number + "</th>"), std::string::npos) << "memory";
   EXPECT_EQ(page.find("estimate"), std::string::npos);
   EXPECT_NE(page.find("<title>Tuning of m.pkg<"), std::string::npos);
   request.model = "model.pt2";  // the package is temporary

@@ -49,7 +49,10 @@ TEST(TunedResults, AreFoundByTheirKey) {
             folder + " is for another job, and for memory \"\", not \"1GB\"");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {"a:1,b:1", ""})),
             folder + " is for hosts \"\", not \"a:1,b:1\"");
-  EXPECT_FALSE(IsTuned(folder, KeyOf(R"({"threads": 2})", 2, "", {"", "mpirun --host a"})));
+  const Json with_mpirun = KeyOf(R"({"threads": 2})", 2, "", {"", "mpirun --host a"});
+  EXPECT_FALSE(IsTuned(folder, with_mpirun));
+  EXPECT_NE(OtherTuned(root, with_mpirun).find("mpirun \"\", not \"mpirun --host a\""),
+            std::string::npos);
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {}, true)),
             folder + " is for rank kind \"processes\", not \"threads\"");
   Write("own.csv", "0F0");

@@ -68,8 +68,10 @@ TEST(TuneNeeds, NothingFitsOnTheDevices) {
     enough.memory = kNoLimit;
     enough.machines = Devices(2, needs.memory);
     EXPECT_FALSE(SearchTune(enough, 1).best.empty());
+    EXPECT_TRUE(AnyFits(enough));
     enough.machines = Devices(2, needs.memory / 1.011);
     EXPECT_TRUE(SearchTune(enough, 1).best.empty());
+    EXPECT_FALSE(AnyFits(enough));
   }
 }
 

@@ -94,12 +94,12 @@ TEST(TunePapers, DualPipe) {
   for (const Json& row : rows) {
     PaperCosts paper;
     paper.ranks = row.at("PP"), paper.microbatches = row.at("microbatches");
-    if (paper.ranks > 4 || ++tried > 3) continue;
+    ++tried;
     paper.F = row.at("F"), paper.I = row.at("I"), paper.W = row.at("W");
     paper.weights = 1e8;  // the whole model does not fit on a rank, and each stage fits twice
     ExpectAsGood(paper, "dualpipe", 1);
   }
-  EXPECT_GE(tried, 3);
+  EXPECT_GE(tried, 25);
 }
 
 }  // namespace
