@@ -73,10 +73,15 @@ pipewright_library(plan/tune BATCH 4
 pipewright_library(report
                    USES base base/files formats formats/package formats/profile plan
                         plan/partition/io plan/placement plan/run plan/simulate)
+pipewright_library(tune/job BATCH 8
+                   USES base base/files formats formats/data formats/weights plan/run
+                        plan/schedules plan/tune)
+pipewright_library(tune/measure BATCH 8
+                   USES base base/files base/process formats formats/data formats/profile
+                        formats/weights plan/schedules plan/tune tune/job)
 pipewright_library(tune BATCH 8
-                   USES base base/files base/process formats formats/data formats/package
-                        formats/profile formats/weights plan plan/run plan/schedules plan/simulate
-                        plan/tune report)
+                   USES base base/files base/process formats formats/package plan plan/schedules
+                        plan/simulate plan/tune report tune/job tune/measure)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base base/files base/process plan)

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "plan/tune/problem.h"
-#include "tune/request.h"
+#include "tune/job/request.h"
 #include "tune/result.h"
 
 namespace pipewright {

@@ -16,14 +16,14 @@
 #include "plan/simulate/lower_bound.h"
 #include "plan/tune/job_memory.h"
 #include "plan/tune/predict.h"
-#include "tune/allowed.h"
-#include "tune/changed_job.h"
-#include "tune/kept.h"
-#include "tune/mixed_rows.h"
-#include "tune/outputs.h"
-#include "tune/profiles.h"
+#include "tune/job/allowed.h"
+#include "tune/job/changed_job.h"
+#include "tune/measure/kept.h"
+#include "tune/measure/mixed_rows.h"
+#include "tune/measure/outputs.h"
+#include "tune/measure/profiles.h"
+#include "tune/measure/runs.h"
 #include "tune/result.h"
-#include "tune/runs.h"
 
 namespace pipewright {
 

@@ -6,8 +6,8 @@
 
 #include "formats/job.h"
 #include "plan/tune/problem.h"
-#include "tune/budget.h"
-#include "tune/request.h"
+#include "tune/job/request.h"
+#include "tune/measure/budget.h"
 
 namespace pipewright {
 

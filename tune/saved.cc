@@ -10,9 +10,9 @@
 #include "base/files/atomic_file.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
-#include "tune/changed_job.h"
-#include "tune/kept.h"
-#include "tune/minibatches.h"
+#include "tune/job/changed_job.h"
+#include "tune/job/minibatches.h"
+#include "tune/measure/kept.h"
 
 namespace pipewright {
 

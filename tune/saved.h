@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "formats/job.h"
 #include "formats/manifest.h"
-#include "tune/request.h"
+#include "tune/job/request.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/written_buffer.h"
-#include "tune/request.h"
+#include "tune/job/request.h"
 #include "tune/result.h"
 
 namespace pipewright {

@@ -16,9 +16,9 @@
 #include "cli/run/supervised_run.h"
 #include "formats/conf.h"
 #include "runtime/trial/written_buffers.h"
-#include "tune/allowed.h"
-#include "tune/budget.h"
-#include "tune/minibatches.h"
+#include "tune/job/allowed.h"
+#include "tune/job/minibatches.h"
+#include "tune/measure/budget.h"
 #include "tune/saved.h"
 #include "tune/tune.h"
 

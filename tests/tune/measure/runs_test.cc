@@ -1,0 +1,198 @@
+// Programs that fail, and profiles of sizes that a model refuses.
+#include "tune/measure/runs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/json.h"
+#include "base/process/host_resources.h"
+#include "formats/weights/safetensors.h"
+#include "tests/environment.h"
+#include "tests/error_text.h"
+#include "tests/plan/tune/chain.h"
+#include "tests/temp_folder.h"
+#include "tune/measure/kept.h"
+#include "tune/measure/profiles.h"
+
+namespace pipewright {
+namespace {
+
+// The programs are in another folder than this test.
+TEST(TuneRuns, SayWhichProgramFailed) {
+  TuneRun run{"m.pkg", "job.json", "conf.json", 2, true, 3};
+  const std::string said = ErrorOf([&] { MeasureStep(run, "m.jsonl", TuneBudget()); });
+  EXPECT_NE(said.find("pipewright-run --color never --in-process 2 train m.pkg job.json --conf "
+                      "conf.json --steps 9 --metrics m.jsonl --quiet"),
+            std::string::npos)
+      << said;
+}
+
+// Users did not start the program, so its message comes before its command line.
+TEST(TuneRuns, SayFirstWhatIsWrong) {
+  const std::string said = ErrorOf(
+      [&] { OutputOf({"/bin/sh", "-c", "echo 'sh: x is 1, not 2' >&2; exit 1"}, TuneBudget()); });
+  EXPECT_TRUE(said.starts_with("x is 1, not 2 (said by /bin/sh -c ")) << said;
+}
+
+TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
+  using Words = std::vector<std::string>;
+  const TuneStart start = {"a:2,b:1", "mpirun --mca btl tcp"};
+  EXPECT_EQ(StartOptions({}, 2, false), Words({"-n", "2"}));
+  EXPECT_EQ(StartOptions(start, 3, false),
+            Words({"--hosts", "a:2,b:1", "--mpirun", "mpirun --mca btl tcp", "-n", "3"}));
+  EXPECT_EQ(StartOptions(start, 2, true), Words({"--in-process", "2"}));
+  TuneRun run{"m.pkg", "job.json", "conf.json", 1, false, 3, start};
+  EXPECT_NE(ErrorOf([&] {
+              BenchRun(run, TuneBudget());
+            }).find("--hosts a:2,b:1 --mpirun mpirun --mca btl tcp -n 1 bench m.pkg"),
+            std::string::npos);
+}
+
+TEST(TuneRuns, NeedMpirunForSeveralProcesses) {
+  const Environment::Variables nowhere = {{"PATH", "/nowhere"}};
+  const Environment none(nowhere);
+  TuneRequest request;
+  request.ranks = 2;
+  EXPECT_EQ(
+      ErrorOf([&] { CheckMpirun(request); }),
+      "mpirun: is not found, and starts the ranks that tune measures\n  install Open MPI, name "
+      "its mpirun (--mpirun), or let ranks be threads (--in-process)");
+  request.start.mpirun = "/bin/sh -x";
+  CheckMpirun(request);
+  request.start.mpirun = "/nowhere/mpirun";
+  EXPECT_THROW(CheckMpirun(request), Error);
+  request.start.mpirun.clear();
+  request.ranks = 1;
+  CheckMpirun(request);
+  request.ranks = 2, request.in_process = true;
+  CheckMpirun(request);
+}
+
+TEST(TuneRuns, RanksOfAHostShareItsCores) {
+  EXPECT_EQ(RanksOnOneHost("", 4), 4);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 4), 2);
+  EXPECT_EQ(RanksOnOneHost("a:2,b:2", 1), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,c", 3), 1);
+  EXPECT_EQ(RanksOnOneHost("a,b,a", 3), 2);
+}
+
+TEST(TuneRuns, InferenceTriesOneThread) {
+  TuneRequest request;
+  Job job;
+  job.threads = 4;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{4})) << "a job without text";
+  request.input = "in.safetensors";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{1, 4}));
+  EXPECT_EQ(ThreadCounts(request, job, 1, 8), (std::set<int>{1, 4, 8}));
+}
+
+// Threads change bits, and those of other machines are not here.
+TEST(TuneRuns, TrainingTriesTheShareOfTheCores) {
+  TuneRequest request;
+  Job job;
+  job.text = "{}", job.threads = 1;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), (std::set<int>{1, 4}));
+  request.exact = true;
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+  request.exact = false, request.machines = "machines.json";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+  request.machines = "";
+  job.text = R"({"threads": 1})";
+  EXPECT_EQ(ThreadCounts(request, job, 2, 8), std::set<int>{1});
+}
+
+// A package that only profiles from an earlier tune know: the programs are not here.
+struct Kept {
+  TuneRequest request;
+  Job job;
+  TuneProblem problem = ProblemOf(std::vector<double>(2, 1e-3), 8);
+  std::vector<std::string> notes;
+
+  Kept() {
+    request.package = TempPath("kept.pkg"), request.output = request.scratch = TempPath("out");
+    request.ranks = 1;
+    request.input = TempPath("rows.safetensors");
+    request.quiet = true;
+    std::filesystem::create_directories(request.output);
+    std::filesystem::create_directories(request.package);
+    for (ModuleInfo& module : problem.manifest.modules) {
+      module.code = module.name;
+      WriteFile(request.package + "/" + module.code, "pass");
+    }
+    WriteFile(request.package + "/manifest.json", "{}");
+    WriteSafetensors(request.input, {});
+    job.microbatch_size = 8, job.threads = 1;
+  }
+
+  std::string Measure(const std::set<int64_t>& kept, const std::set<int64_t>& wanted) {
+    for (const TuneProfile& each : std::vector<TuneProfile>(std::move(problem.profiles))) {
+      if (each.ranks > 1 || !kept.count(each.profile.microbatch)) continue;
+      for (int threads : {1, CoresHere()}) {
+        Profile profile = each.profile;
+        profile.threads = threads;
+        WriteKept(KeptFor(request, problem.manifest),
+                  KeptPrefix(request, job) + "profile-1-ranks-" + std::to_string(threads) +
+                      "-threads-" + std::to_string(profile.microbatch) + "-samples",
+                  request.repeat,
+                  {{"profile", ParseJson(WriteProfile(profile), "")}, {"others", 0}});
+      }
+    }
+    problem.profiles.clear();
+    return ErrorOf(
+        [&] { MeasureProfiles(request, job, {wanted, 1}, TuneBudget(), problem, notes); });
+  }
+};
+
+TEST(TuneRuns, AllRowsOfInferenceNeedNotBeMeasured) {
+  Kept some;
+  EXPECT_EQ(some.Measure({1, 4}, {1, 2, 4, 8}), "");
+  std::set<int64_t> sizes;
+  for (const TuneProfile& each : some.problem.profiles) sizes.insert(each.profile.microbatch);
+  EXPECT_EQ(sizes, (std::set<int64_t>{1, 2, 4}));
+  EXPECT_NE(some.notes.at(0).find("no microbatches of 8 samples: "), std::string::npos);
+  Kept none;
+  std::filesystem::remove_all(none.request.package + "/tuned");
+  const std::string said = none.Measure({}, {4, 8});
+  EXPECT_NE(said.find("no size of microbatches can be measured: no microbatches of 8"),
+            std::string::npos)
+      << said;
+}
+
+TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
+  Kept some;
+  some.request.input.clear();
+  const std::string said = some.Measure({1, 4}, {1, 2, 4, 8});
+  EXPECT_NE(said.find("--microbatch-size 8"), std::string::npos) << said;
+}
+
+// The model may not fit into the memory of a single rank, for example.
+TEST(TuneRuns, TheJobsOwnSizeNeedNotRunOnEveryNumberOfRanks) {
+  Kept some;
+  some.request.input.clear();
+  some.request.ranks = 2, some.request.in_process = true;
+  const Profile profile = ProfileOf(std::vector<double>(2, 1e-3), 8);
+  ASSERT_TRUE(WriteKept(KeptFor(some.request, some.problem.manifest),
+                        KeptPrefix(some.request, some.job) + "profile-2-ranks-1-threads-8-samples",
+                        some.request.repeat,
+                        {{"profile", ParseJson(WriteProfile(profile), "")}, {"others", 0}}));
+  for (int own_ranks : {1, 2}) {
+    some.problem.profiles.clear(), some.notes.clear();
+    EXPECT_TRUE(MeasureProfiles(some.request, some.job, {{8}, own_ranks}, TuneBudget(),
+                                some.problem, some.notes));
+    ASSERT_EQ(some.problem.profiles.size(), 1u);
+    EXPECT_EQ(some.problem.profiles[0].ranks, 2);
+    const bool noted =
+        std::any_of(some.notes.begin(), some.notes.end(), [](const std::string& note) {
+          return note.starts_with("no microbatches of 8 samples on 1 rank with 1 thread: ");
+        });
+    EXPECT_TRUE(noted);
+  }
+}
+
+}  // namespace
+}  // namespace pipewright

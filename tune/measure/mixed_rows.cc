@@ -1,0 +1,156 @@
+#include "tune/measure/mixed_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <regex>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/files/read_file.h"
+#include "base/text.h"
+#include "formats/conf.h"
+#include "plan/schedules/table.h"
+#include "tune/job/allowed.h"
+#include "tune/job/changed_job.h"
+#include "tune/measure/kept.h"
+#include "tune/measure/profiles.h"
+#include "tune/measure/runs.h"
+
+namespace pipewright {
+
+namespace {
+
+// Returns the size next to the job's own: a smaller one if there is any, as it takes less memory.
+int64_t OtherSize(const std::set<int64_t>& sizes, int64_t own) {
+  const auto at = sizes.find(own);
+  return at != sizes.begin() ? *std::prev(at) : *std::next(at);
+}
+
+// Returns true if the forward of training draws random numbers.
+bool Draws(const TuneRequest& request, const Manifest& manifest) {
+  static const std::regex random(
+      R"(pipewright\.(\w*dropout|generator|scaled_dot_product_attention)\()");
+  return std::any_of(
+      manifest.modules.begin(), manifest.modules.end(), [&](const ModuleInfo& module) {
+        return std::regex_search(ReadFile(request.package + "/" + module.code), random);
+      });
+}
+
+// Returns what tells that the model has other weights than before.
+std::string WeightsText(const TuneRequest& request, const Manifest& manifest) {
+  if (!request.model.empty()) return StampsOf({request.model});  // the package is made anew
+  std::vector<std::string> files;
+  for (const ModuleInfo& module : manifest.modules)
+    files.push_back(request.package + "/" + module.weights);
+  return StampsOf(files);
+}
+
+// What the losses are of.
+struct Trial {
+  int64_t samples = 0;     // two of the larger microbatches, or all of a step
+  bool evaluates = false;  // without training, in which forward draws random numbers
+};
+
+// Returns the loss with microbatches of this size; none if the budget is over.
+std::optional<double> LossWith(const TuneRequest& request, const Job& job, const Trial& trial,
+                               int64_t size, const Conf& conf, const TuneBudget& budget) {
+  const std::string job_file = request.scratch + "/rows_job.json",
+                    conf_file = request.scratch + "/rows_conf.json",
+                    metrics = request.scratch + "/rows_metrics.jsonl";
+  const int count = size == job.microbatch_size && trial.samples == SamplesOf(job)
+                        ? job.microbatches
+                        : static_cast<int>((trial.samples + size - 1) / size);
+  Json text = ParseJson(ChangedJob(ParseJson(job.text, job.path), job.path, job_file,
+                                   {kDefaultSchedule, count, trial.samples}),
+                        job.path);
+  KeepOnlySteps(text);
+  WriteFile(job_file, FormatJson(text));
+  WriteFile(conf_file, WriteConf(conf));
+  const int ranks = CountRanks(conf);
+  const TuneRun run = {
+      request.package, job_file, conf_file, ranks, RunsInProcess(request, ranks), 1, request.start};
+  return trial.evaluates ? LossOfEvaluation(run, metrics, budget)
+                         : LossOfSecondStep(run, metrics, budget);
+}
+
+// Returns the losses with both sizes, on one rank or, where that fails, on all that there are; null
+// if the budget is over. Throws Error if neither runs. Ranks on other machines are not here.
+Json LossesWith(const TuneRequest& request, const Job& job, const Trial& trial, int64_t other,
+                int modules, const TuneBudget& budget) {
+  const int most = request.machines.empty() ? std::min(request.ranks, modules) : 1;
+  for (const int ranks : {1, most}) {
+    try {
+      const Conf conf = GroupModules(modules, ranks);
+      const std::optional<double> first = LossWith(request, job, trial, job.microbatch_size, conf,
+                                                   budget),
+                                  second = LossWith(request, job, trial, other, conf, budget);
+      if (first && second) return {{"own", *first}, {"other", *second}};
+      return nullptr;
+    } catch (const Error&) {
+      if (ranks == most) throw;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool ComputesIn16Bits(const std::string& package, const Manifest& manifest) {
+  for (const ModuleInfo& module : manifest.modules) {
+    if (ReadFile(package + "/" + module.code).find("autocast_enter") != std::string::npos)
+      return true;
+    for (const WeightInfo& weight : module.held)
+      if (const Dtype* dtype = FindDtype(weight.dtype); dtype && dtype->bits == 16) return true;
+  }
+  return false;
+}
+
+bool LossesDiffer(double loss, double other, bool narrow) {
+  if (std::isnan(loss) || std::isnan(other)) return std::isnan(loss) != std::isnan(other);
+  if (std::isinf(loss) || std::isinf(other)) return loss != other;
+  // In 32 bits, rounding changes losses of language models by up to 4e-8 of them.
+  const double share = narrow ? 0.02 : 1e-6;
+  return std::abs(loss - other) > share * std::max(std::abs(loss), std::abs(other)) + 1e-7;
+}
+
+std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,
+                       const std::set<int64_t>& sizes, const TuneBudget& budget) {
+  const std::string unknown = "it is not known whether results depend on it: ";
+  if (const std::string why = WhyNoData(job); !why.empty()) return unknown + Split(why, '\n').at(0);
+  const int64_t own = job.microbatch_size, other = OtherSize(sizes, own);
+  const Trial trial = {std::min(SamplesOf(job), 2 * std::max(own, other)),
+                       Draws(request, manifest)};
+  const KeptMeasurements kept = KeptFor(request, manifest);
+  const std::string name = KeptPrefix(request, job) + "mixed-rows-" +
+                           HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump() +
+                                   WeightsText(request, manifest)) +
+                           "-" + std::to_string(own) + "-" + std::to_string(other) + "-samples";
+  Json losses = ReadKept(kept, name, 1).value_or(nullptr);
+  try {
+    if (losses.is_null() && !budget.IsOver()) {
+      Say(request, std::string(trial.evaluates ? "losses" : "two steps") +
+                       " with microbatches of " + Counted(own, "sample") + ", and with " +
+                       std::to_string(other));
+      const int modules = static_cast<int>(manifest.modules.size());
+      losses = LossesWith(request, job, trial, other, modules, budget);
+      if (!losses.is_null()) WriteKept(kept, name, 1, losses);
+    }
+  } catch (const std::exception& error) {
+    return unknown + Split(error.what(), '\n').at(0);
+  }
+  if (losses.is_null()) return unknown + budget.Ended() + " ended the check";
+  const auto number = [&](const char* key) {
+    const Json& value = losses.at(key);
+    return value.is_null() ? std::nan("") : value.get<double>();  // JSON has no NaN
+  };
+  const double own_loss = number("own"), loss = number("other");
+  if (!LossesDiffer(own_loss, loss, ComputesIn16Bits(request.package, manifest))) return "";
+  char text[200];
+  std::snprintf(text, sizeof text, "the loss%s is %.8g with it, and %.8g with %lld",
+                trial.evaluates ? "" : " of the second step", own_loss, loss,
+                static_cast<long long>(other));
+  return text;
+}
+
+}  // namespace pipewright
