@@ -58,7 +58,7 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
   bool lists = false;
   for (const TuneProfile& profile : problem.profiles)
     for (const ProfileNode& node : profile.profile.nodes) lists |= node.body == "lists";
-  if (lists && !job.body) {
+  if (lists && !job.body && best.candidate.body.empty()) {
     variants.push_back(other);
     variants.back().candidate.body = "autograd";
   }
@@ -165,7 +165,10 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
   // A rank takes a message more if a busy machine delays the receiver: then it is measured again.
   for (int attempt = 0; attempt < 2 && (attempt == 0 || !over.empty()); ++attempt) {
     const std::optional<Json> figures = BenchRun(run, budget);
-    if (!figures) return false;
+    if (!figures) {  // the first attempt counts, if there was one
+      row.failure = over;
+      return attempt > 0;
+    }
     over.clear();
     row.tensor_bytes = 0;
     for (int rank = 0; rank < run.ranks; ++rank) {

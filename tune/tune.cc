@@ -158,6 +158,17 @@ std::string ExcessText(const TuneProblem& problem, const TuneCandidate& candidat
          SizeText(static_cast<int64_t>(RankLimit(problem, worst)));
 }
 
+// Searches. Where nothing fits, since checks of lists of operations take memory, modules compute
+// with autograd.
+TuneResult Search(const TuneRequest& request, const Job& job, TuneProblem& problem) {
+  Say(request, "searching");
+  const auto keep = static_cast<size_t>(request.candidates);
+  TuneResult found = SearchTune(problem, keep);
+  if (found.best.empty() && !request.infers() && UseAutograd(job, problem))
+    found = SearchTune(problem, keep);
+  return found;
+}
+
 // Returns the rows to measure: the best of the search, and the job as given, if it is one.
 std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<TuneRow>& given,
                             const TuneProblem& problem, TuneOutcome& outcome) {
@@ -423,11 +434,10 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   // With one size of microbatches, the best differ by little else than their schedules.
   if (sizes.size() == 1 && !request.infers())
     problem.alike = static_cast<size_t>(request.candidates);
-  Say(request, "searching");
-  outcome.found = SearchTune(problem, static_cast<size_t>(request.candidates));
-  outcome.rows = RowsOf(
-      request, AsGiven(given, given.accumulate / job.accumulate, own, problem, outcome.notes),
-      problem, outcome);
+  const std::optional<TuneRow> as_given =
+      AsGiven(given, given.accumulate / job.accumulate, own, problem, outcome.notes);
+  outcome.found = Search(request, job, problem);
+  outcome.rows = RowsOf(request, as_given, problem, outcome);
   if (outcome.rows.empty()) RefuseMemory(request, problem, outcome, complete);
   OrderRows(request, outcome.rows);
   RunCandidates(request, job, problem, budget, outcome);

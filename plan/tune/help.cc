@@ -12,13 +12,6 @@ namespace pipewright {
 
 namespace {
 
-const TuneProfile& ProfileOf(const TuneProblem& problem, const TuneCandidate& candidate) {
-  return *std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
-    return p.ranks == candidate.ranks && p.profile.threads == candidate.threads &&
-           p.profile.microbatch == candidate.microbatch;
-  });
-}
-
 Plan OrderOfCandidate(const TuneCandidate& c) {
   if (!c.plan.ranks.empty()) return c.plan;
   return OrderOfSchedule(c.conf, c.schedule, c.ranks, c.microbatches);
@@ -26,7 +19,7 @@ Plan OrderOfCandidate(const TuneCandidate& c) {
 
 // Returns the step with links `factor` times as fast.
 double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate, double factor) {
-  const TuneProfile& profile = ProfileOf(problem, candidate);
+  const TuneProfile& profile = ProfileOfCandidate(problem, candidate);
   Costs costs = CostsOfConf(problem, profile, candidate.conf);
   auto speed_up = [&](LinkCosts& link) {
     link.latency /= factor;
@@ -161,7 +154,7 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
         {"links twice as fast", Shortened(step, best, ShortestStep(WithLinks(problem, 2)))});
   if (!candidate.conf.offloaded_stages.empty())
     help.push_back({"a disk twice as fast", StepWithDisk(problem, candidate, 2)});
-  const std::vector<ProfileNode>& nodes = ProfileOf(problem, candidate).profile.nodes;
+  const std::vector<ProfileNode>& nodes = ProfileOfCandidate(problem, candidate).profile.nodes;
   const auto slowest = std::max_element(
       nodes.begin(), nodes.end(),
       [](const ProfileNode& a, const ProfileNode& b) { return WorkOf(a) < WorkOf(b); });
@@ -176,7 +169,7 @@ std::vector<TuneHelp> WhatHelps(const TuneProblem& problem, const TuneCandidate&
     help.push_back({"a finer cut around " + slowest->name + ", the slowest module",
                     Shortened(step, now < kNoLimit ? now : step, finer)});
   }
-  if (problem.memory < kNoLimit || !problem.machines.memory.empty()) {
+  if (HasLimit(problem)) {
     TuneProblem free = problem;
     free.memory = kNoLimit;
     free.machines.memory.clear();
@@ -192,7 +185,7 @@ std::vector<TraceAction> TimelineOf(const TuneProblem& problem, const TuneCandid
   constexpr int64_t kActions = 50'000;  // what a picture can show
   const auto stages = static_cast<int64_t>(candidate.conf.stage_to_ranks.size());
   if (3 * stages * candidate.microbatches > kActions) return {};
-  const Costs costs = CostsOfConf(problem, ProfileOf(problem, candidate), candidate.conf);
+  const Costs costs = CostsOfConf(problem, ProfileOfCandidate(problem, candidate), candidate.conf);
   Plan plan = OrderOfCandidate(candidate);
   if (!HasTransfers(plan)) plan = Lower(plan, MakeStageGraph(problem.manifest, candidate.conf));
   SimulateOptions options;

@@ -4,10 +4,25 @@
 
 namespace pipewright {
 
+namespace {
+
+constexpr char kLists[] = "lists", kAutograd[] = "autograd";
+
+bool IsOnCpu(const Job& job) { return job.device.empty() || job.device == "cpu"; }
+
+// Returns the bytes that a check takes: one microbatch in a thousand runs by autograd's body, too.
+// Modules on other devices have no lists.
+double CheckBytes(const Job& job, const TuneProblem& problem, const ProfileNode& node) {
+  const bool open = !job.body || *job.body == BodyChoice::kAuto;
+  const bool checks = HasLimit(problem) && IsOnCpu(job) && (open || node.body == kLists);
+  return checks ? node.kept + node.trained : 0;
+}
+
+}  // namespace
+
 void CountOptimizer(const Job& job, TuneProblem& problem) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const Conf conf = GroupModules(modules, modules);  // module m on rank m
-  const bool limited = problem.memory < kNoLimit || !problem.machines.memory.empty();
   for (TuneProfile& each : problem.profiles)
     for (ProfileNode& node : each.profile.nodes) {
       const KeptBytes kept = KeptBytesOf(problem.manifest, conf, {}, node.module, &job);
@@ -17,9 +32,20 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
       node.trained = static_cast<double>(kept.gradients);
       node.buffers += state;
       node.peak += state;  // which includes parameters and buffers
-      // One microbatch in a thousand also runs by autograd's body, to check the lists.
-      if (limited && node.body == "lists") node.peak += node.kept + node.trained;
+      node.peak += CheckBytes(job, problem, node);
     }
+}
+
+bool UseAutograd(const Job& job, TuneProblem& problem) {
+  if (job.body || !HasLimit(problem) || !IsOnCpu(job)) return false;
+  for (TuneProfile& each : problem.profiles) {
+    each.body = kAutograd;
+    for (ProfileNode& node : each.profile.nodes) {
+      node.peak -= CheckBytes(job, problem, node);
+      node.body = kAutograd;
+    }
+  }
+  return true;
 }
 
 int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank) {

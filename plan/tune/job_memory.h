@@ -11,9 +11,14 @@ namespace pipewright {
 // those of the job, and adds the bytes of its optimizer to the modules: frozen parameters have
 // neither, state on disk takes no memory, and 16-bit parameters may have 32-bit copies. Counts
 // gradients twice if a step accumulates minibatches: that is the most that they may take. Under a
-// memory limit, peaks of lists of operations include what a check of them takes. The manifest of
-// `problem` says what is frozen.
+// memory limit, peaks of modules that may be lists of operations include what a check of them
+// takes. The manifest of `problem` says what is frozen.
 void CountOptimizer(const Job& job, TuneProblem& problem);
+
+// After CountOptimizer, makes all modules compute with autograd, so without checks, in the times of
+// the profile. Returns false if that changes nothing: the job says which body modules have, no
+// memory is limited, or the job is not for CPUs.
+bool UseAutograd(const Job& job, TuneProblem& problem);
 
 // Returns the bytes of a rank's sums of gradients.
 int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank);

@@ -59,6 +59,7 @@ TuneCandidate Describe(const Prospect& prospect, const Plan& plan, const std::st
   candidate.microbatches = plan.microbatches;
   candidate.microbatch = prospect.profile.profile.microbatch;
   candidate.schedule = schedule;
+  candidate.body = prospect.profile.body;
   candidate.conf = prospect.conf;
   return candidate;
 }
@@ -124,6 +125,12 @@ double LargestPeak(const TuneCandidate& candidate) {
   return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
 }
 
+bool HasLimit(const TuneProblem& problem) {
+  const std::vector<double>& memory = problem.machines.memory;
+  return problem.memory < kNoLimit ||
+         std::any_of(memory.begin(), memory.end(), [](double bytes) { return bytes < kNoLimit; });
+}
+
 double RankLimit(const TuneProblem& problem, int rank) {
   const std::vector<double>& memory = problem.machines.memory;
   return memory.empty() ? problem.memory
@@ -145,6 +152,13 @@ bool Fits(const TuneProblem& problem, const TuneCandidate& candidate) {
 int LossModule(const TuneProblem& problem) {
   return problem.loss_module < 0 ? static_cast<int>(problem.manifest.modules.size()) - 1
                                  : problem.loss_module;
+}
+
+const TuneProfile& ProfileOfCandidate(const TuneProblem& problem, const TuneCandidate& candidate) {
+  return *std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+    return p.ranks == candidate.ranks && p.profile.threads == candidate.threads &&
+           p.profile.microbatch == candidate.microbatch;
+  });
 }
 
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf) {

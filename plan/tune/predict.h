@@ -11,6 +11,9 @@ namespace pipewright {
 // Returns the module that computes what the loss is of; of several losses, the last such module.
 int LossModule(const TuneProblem& problem);
 
+// Returns the profile of a candidate's ranks, threads and microbatches.
+const TuneProfile& ProfileOfCandidate(const TuneProblem& problem, const TuneCandidate& candidate);
+
 // Returns the costs of the stages of `conf`, in microseconds and bytes: modules, links, loss and
 // optimizer, on the problem's machines.
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf);

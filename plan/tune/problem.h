@@ -31,6 +31,7 @@ struct TuneProfile {
   // The time in which replicas exchange gradients, divided by the time that their transfers take
   // according to `profile.links`.
   double exchange = 1;
+  std::string body = {};  // of all modules, as in a job; empty: the job's
 };
 
 // Machines other than the profiled one, by rank; they may have more devices than ranks are used.
@@ -88,6 +89,9 @@ struct TuneCandidate {
 
 // Returns the memory of the rank that takes most, in bytes.
 double LargestPeak(const TuneCandidate& candidate);
+
+// Returns true if the memory of any rank is limited.
+bool HasLimit(const TuneProblem& problem);
 
 // Returns the limit of a rank: the problem's, or that of its machine if that is less.
 double RankLimit(const TuneProblem& problem, int rank);

@@ -100,7 +100,7 @@ std::vector<Choice> AllChoices(const TuneProblem& problem) {
     const int replicas = cut.ranks > 0 ? cut.ranks : kind.placement == std::string("both") ? 2 : 1;
     const double bound = BoundOfWork(problem, *cut.profile, replicas);
     choices.push_back({&kind, cut, bound});
-    if (problem.memory == kNoLimit && problem.machines.memory.empty()) return;
+    if (!HasLimit(problem)) return;
     cut.memory = true;
     choices.push_back({&kind, cut, bound});
   };
@@ -266,12 +266,8 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
       ++result.too_long;
       continue;
     }
-    const auto profile =
-        std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
-          return p.ranks == start.ranks && p.profile.threads == start.threads &&
-                 p.profile.microbatch == start.microbatch;
-        });
-    const Costs costs = CostsOfConf(problem, *profile, start.conf);
+    const TuneProfile& profile = ProfileOfCandidate(problem, start);
+    const Costs costs = CostsOfConf(problem, profile, start.conf);
     const std::optional<ZbAutoResult> found = OrderFor(problem, start, costs);
     result.searched += found.has_value();
     if (!found || (problem.order && OrderOfStages(found->plan) != problem.order)) {
@@ -281,7 +277,7 @@ void SearchOrders(const TuneProblem& problem, size_t keep, TuneResult& result) {
     std::vector<int> recompute;
     for (int s = 0; s < static_cast<int>(found->recompute.size()); ++s)
       if (found->recompute[static_cast<size_t>(s)]) recompute.push_back(s);
-    const Prospect prospect = {problem, *profile, start.conf, costs, found->plan};
+    const Prospect prospect = {problem, profile, start.conf, costs, found->plan};
     try {
       TuneCandidate candidate = PredictOrder(prospect, kSearchedSchedule, recompute);
       candidate.plan = found->plan;

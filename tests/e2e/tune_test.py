@@ -207,6 +207,8 @@ class Tune(Reports):
         for candidate in report["candidates"]:
             self.assertLessEqual(max(candidate["peak_bytes"]), least)
             self.assertEqual(candidate["limit_bytes"], [least] * candidate["ranks"])
+            self.assertEqual(candidate.get("body"), "autograd", "checks of lists need more")
+        self.assertEqual(json.loads(self.path("small/job.json").read_text())["body"], "autograd")
 
     def test_a_candidate_over_the_limit_is_dropped(self):
         """Profiles that say too little are found out when candidates run."""

@@ -47,17 +47,35 @@ TEST(TuneJobMemory, FrozenParametersHaveNone) {
   Expect(problem, 1, 20, 40);
 }
 
+// If the job leaves the body open, any module may be a list when it runs.
 TEST(TuneJobMemory, ChecksOfListsCountUnderALimit) {
-  for (const char* body : {"lists", "autograd"})
-    for (const bool limited : {false, true}) {
-      TuneProblem problem = Problem();
-      ProfileNode& node = problem.profiles[0].profile.nodes[0];
-      node.body = body, node.kept = 7;
-      if (limited) problem.memory = 1e9;
-      CountOptimizer(Job(), problem);
-      const bool counts = limited && node.body == "lists";
-      EXPECT_EQ(node.peak, 1000 + node.buffers + (counts ? 7 + 40 : 0)) << body << limited;
-    }
+  struct Case {
+    std::optional<BodyChoice> body;
+    const char *measured, *device;
+    double limit;
+    bool counts, can_change;
+  };
+  using enum BodyChoice;
+  for (const Case& c : std::vector<Case>{{{}, "lists", "", 1e9, true, true},
+                                         {{}, "autograd", "cpu", 1e9, true, true},
+                                         {{}, "lists", "", kNoLimit, false, false},
+                                         {{}, "lists", "cuda", 1e9, false, false},
+                                         {kAuto, "autograd", "", 1e9, true, false},
+                                         {kLists, "lists", "", 1e9, true, false},
+                                         {kAutograd, "autograd", "", 1e9, false, false}}) {
+    TuneProblem problem = Problem();
+    Job job;
+    job.body = c.body, job.device = c.device;
+    ProfileNode& node = problem.profiles[0].profile.nodes[0];
+    node.body = c.measured, node.kept = 7;
+    problem.memory = c.limit;
+    CountOptimizer(job, problem);
+    EXPECT_EQ(node.peak, 1000 + node.buffers + (c.counts ? 7 + 40 : 0)) << c.measured << c.device;
+    EXPECT_EQ(UseAutograd(job, problem), c.can_change) << c.measured << c.device;
+    if (!c.can_change) continue;
+    EXPECT_EQ(node.peak, 1000 + node.buffers);
+    EXPECT_EQ(problem.profiles[0].body, "autograd");
+  }
 }
 
 TEST(TuneJobMemory, GradientsOfARank) {

@@ -15,6 +15,8 @@
 #include "plan/schedules/schedule.h"
 #include "plan/schedules/table.h"
 #include "plan/tune/cuts.h"
+#include "plan/tune/job_memory.h"
+#include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
 #include "plan/tune/stage_order.h"
 #include "tests/plan/tune/chain.h"
@@ -339,6 +341,21 @@ TuneProblem UnevenProblem() {
   for (ProfileNode& node : profile.nodes) node.parameters = node.trained = 1e6;
   problem.profiles = {{2, profile}};
   return problem;
+}
+
+// Checks of lists of operations need more memory than autograd.
+TEST(Tune, AutogradFitsWhereChecksDoNot) {
+  TuneProblem problem = UnevenProblem();
+  for (ProfileNode& node : problem.profiles[0].profile.nodes) node.peak = 2e6 + 1e6;
+  problem.memory = 1;
+  CountOptimizer(Job(), problem);
+  const double needed = FindNeeds(problem).memory;
+  problem.memory = needed / 1.02;
+  ASSERT_TRUE(SearchTune(problem, 1).best.empty());
+  ASSERT_TRUE(UseAutograd(Job(), problem));
+  const std::vector<TuneCandidate> found = SearchTune(problem, 100).best;
+  ASSERT_FALSE(found.empty());
+  for (const TuneCandidate& each : found) EXPECT_EQ(each.body, "autograd");
 }
 
 TEST(Tune, CutsWithinTheMemory) {
