@@ -282,7 +282,7 @@ void MeasureDiskRate(const TuneRequest& request, const Job& job, const std::set<
       if (const auto found =
               MeasureDisk({run, request.input, count, 1, request.scratch, output}, budget)) {
         rate = *found;
-        // What the page cache holds now, it may not hold the next time.
+        // The page cache may not hold the next time what it holds now.
         if (*found > 0) WriteKept(kept, name, 1, *rate);
       }
       std::filesystem::remove(output);  // it may be large

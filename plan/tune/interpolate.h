@@ -17,10 +17,9 @@ std::set<int64_t> SizesToMeasure(const std::set<int64_t>& sizes, int64_t own);
 // number of bytes is on a line through the two. `below` and `above` may be the same profile.
 Profile InterpolateProfile(const Profile& below, const Profile& above, int64_t size);
 
-// Where some microbatches of a step are smaller than the profile's, because its samples are not a
-// multiple, replaces the times of the problem's profiles by those of the mean microbatch: on a line
-// through the next smaller profile of as many ranks and threads, or through zero. Memory stays that
-// of the largest.
+// Replaces the times of the problem's profiles by those of the mean microbatch, where some
+// microbatches of a step are smaller than the profile's. The mean is on a line through the next
+// smaller profile of as many ranks and threads, or through zero. Memory stays that of the largest.
 void CountSmallerMicrobatches(TuneProblem& problem);
 
 // Returns the relative errors of the time of all modules if each profile but the first and the last

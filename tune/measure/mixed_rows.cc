@@ -46,7 +46,7 @@ std::string WeightsText(const TuneRequest& request, const Manifest& manifest) {
   return StampsOf(files);
 }
 
-// What the losses are of.
+// Tells how the losses are computed.
 struct Trial {
   int64_t samples = 0;     // two of the larger microbatches, or all of a step
   bool evaluates = false;  // without training, in which forward draws random numbers
@@ -140,11 +140,7 @@ std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifes
     return unknown + Split(error.what(), '\n').at(0);
   }
   if (losses.is_null()) return unknown + budget.Ended() + " ended the check";
-  const auto number = [&](const char* key) {
-    const Json& value = losses.at(key);
-    return value.is_null() ? std::nan("") : value.get<double>();  // JSON has no NaN
-  };
-  const double own_loss = number("own"), loss = number("other");
+  const double own_loss = LossIn(losses, "own"), loss = LossIn(losses, "other");
   if (!LossesDiffer(own_loss, loss, ComputesIn16Bits(request.package, manifest))) return "";
   char text[200];
   std::snprintf(text, sizeof text, "the loss%s is %.8g with it, and %.8g with %lld",

@@ -150,9 +150,9 @@ std::optional<MeasuredStep> MeasureStep(const TuneRun& run, const std::string& m
   return measured;
 }
 
-static double LossIn(const Json& figures) {
-  const Json& loss = figures.at("loss");
-  return loss.is_null() ? std::nan("") : loss.get<double>();  // JSON has no NaN
+double LossIn(const Json& figures, const char* key) {
+  const Json& loss = figures.at(key);
+  return loss.is_null() ? std::nan("") : loss.get<double>();
 }
 
 std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
@@ -160,7 +160,7 @@ std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& me
   std::vector<std::string> command = RunCommand(run, "train");
   command.insert(command.end(), {"--steps", "2", "--metrics", metrics, "--quiet"});
   if (!OutputOf(command, budget)) return std::nullopt;
-  return LossIn(ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics));
+  return LossIn(ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics), "loss");
 }
 
 std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& metrics,
@@ -168,7 +168,7 @@ std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& me
   std::vector<std::string> command = RunCommand(run, "eval");
   command.insert(command.end(), {"--steps", "1", "--metrics", metrics});
   if (!OutputOf(command, budget)) return std::nullopt;
-  return LossIn(ReadJson(metrics));
+  return LossIn(ReadJson(metrics), "loss");
 }
 
 static std::vector<std::string> InferCommand(const InferRun& run) {

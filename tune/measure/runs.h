@@ -12,7 +12,7 @@
 
 namespace pipewright {
 
-// What other programs may use, in cores, without disturbing a measurement.
+// A measurement counts as disturbed if other programs use more cores than this.
 inline constexpr double kDisturbing = 0.2;
 
 struct TuneRun {
@@ -58,6 +58,9 @@ struct InferRun {
   std::string folder;  // for temporary files of the run
   std::string output;  // the file of the outputs
 };
+
+// Returns a loss that a JSON object has under `key`, which has null for NaN.
+double LossIn(const Json& figures, const char* key);
 
 // Trains two steps of the run's job, which must not say where to save. Returns the loss of the
 // second, which may be NaN.

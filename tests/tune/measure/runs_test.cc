@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -37,6 +38,12 @@ TEST(TuneRuns, SayFirstWhatIsWrong) {
   const std::string said = ErrorOf(
       [&] { OutputOf({"/bin/sh", "-c", "echo 'sh: x is 1, not 2' >&2; exit 1"}, TuneBudget()); });
   EXPECT_TRUE(said.starts_with("x is 1, not 2 (said by /bin/sh -c ")) << said;
+}
+
+TEST(TuneRuns, ALossMayBeNaN) {
+  const Json figures = ParseJson(R"({"loss": null, "own": 1.5})", "figures");
+  EXPECT_TRUE(std::isnan(LossIn(figures, "loss")));
+  EXPECT_EQ(LossIn(figures, "own"), 1.5);
 }
 
 TEST(TuneRuns, StartRanksWhereTheyAreToBe) {
