@@ -119,7 +119,7 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   };
   std::stable_sort(ordered.begin(), ordered.end(),
                    [&](int64_t a, int64_t b) { return distance(a) < distance(b); });
-  std::set<int> counts = RankCounts(state.request);
+  std::set<int> counts = RankCounts(state.request, state.problem);
   counts.insert(own_ranks);
   if (!state.problem.machines.speeds.empty()) counts = {1};
   std::vector<Point> points, others;  // others do not have one thread for each core
@@ -232,8 +232,8 @@ std::string DisturbedText(double others, const std::string& meanwhile) {
          ": their times may be too long";
 }
 
-std::set<int> RankCounts(const TuneRequest& request) {
-  std::set<int> counts = {request.ranks};
+std::set<int> RankCounts(const TuneRequest& request, const TuneProblem& problem) {
+  std::set<int> counts = {request.ranks, RanksWithModules(problem, request.ranks)};
   for (int count = 1; count < request.ranks; count *= 2) counts.insert(count);
   return counts;
 }
@@ -312,7 +312,7 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
   if (state.busiest > kDisturbing)
     notes.push_back(DisturbedText(state.busiest, "modules were measured") + "; delete " +
                     state.kept.ToDelete() + " to measure again");
-  std::set<int> counts = RankCounts(request);
+  std::set<int> counts = RankCounts(request, problem);
   if (wanted.own_ranks <= request.ranks) counts.insert(wanted.own_ranks);
   for (int ranks : counts)
     for (int threads : ThreadCounts(request, job, ranks, CoresHere()))

@@ -20,8 +20,8 @@ void SayDisturbed(const TuneRequest& request, double others);
 // Returns "other programs used up to 0.5 cores while ...: their times may be too long".
 std::string DisturbedText(double others, const std::string& meanwhile);
 
-// Returns the numbers of ranks to try: powers of two, and all.
-std::set<int> RankCounts(const TuneRequest& request);
+// Returns the numbers of ranks to try: powers of two, all, and as many as there are modules.
+std::set<int> RankCounts(const TuneRequest& request, const TuneProblem& problem);
 
 // Returns the numbers of threads to try for each of `ranks` ranks: the job's if it names one or if
 // bits may not change, and otherwise the job's, one for inference, and all cores.

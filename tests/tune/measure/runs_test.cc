@@ -88,6 +88,16 @@ TEST(TuneRuns, RanksOfAHostShareItsCores) {
   EXPECT_EQ(RanksOnOneHost("a,b,a", 3), 2);
 }
 
+TEST(TuneRuns, NumbersOfRanks) {
+  TuneRequest request;
+  request.ranks = 6;
+  TuneProblem problem;
+  problem.manifest.modules.resize(3);
+  EXPECT_EQ(RankCounts(request, problem), (std::set<int>{1, 2, 3, 4, 6}));
+  problem.manifest.modules.resize(7);
+  EXPECT_EQ(RankCounts(request, problem), (std::set<int>{1, 2, 4, 6}));
+}
+
 TEST(TuneRuns, InferenceTriesOneThread) {
   TuneRequest request;
   Job job;
