@@ -302,40 +302,36 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
   }
 }
 
-void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                    const TuneBudget& budget, std::vector<TuneRow>& rows,
                    std::vector<std::string>& notes) {
-  if (request.in_process && request.ranks > 1)
-    return notes.push_back("the memory of ranks that are threads is predicted, and not measured");
-  int64_t least = 0;
+  if (request.in_process && request.ranks > 1) {
+    notes.push_back("the memory of ranks that are threads is predicted, and not measured");
+    return true;
+  }
   for (;;) {
     SortRows(rows);
     TuneRow& row = rows.front();
-    if (!row.failure.empty()) break;
+    if (!row.failure.empty()) return false;
     Say(request, "memory of the fastest candidate");
     try {
       if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row)) {
-        if (Fits(problem, row.candidate))
-          return notes.push_back(budget.Ended() +
-                                 " ended tune before the memory of the fastest "
-                                 "candidate was measured: it is predicted");
+        if (Fits(problem, row.candidate)) {
+          notes.push_back(budget.Ended() +
+                          " ended tune before the memory of the fastest candidate was measured: it "
+                          "is predicted");
+          return true;
+        }
         row.failure =
             "it is predicted to take more than " + request.options + "memory " + request.memory;
       }
     } catch (const Error& error) {
       row.failure = error.what();
     }
-    if (row.failure.empty()) return;
-    if (row.tensor_bytes > 0)
-      least = least > 0 ? std::min(least, row.tensor_bytes) : row.tensor_bytes;
+    if (row.failure.empty()) return true;
     notes.push_back("the fastest candidate is dropped: " + row.failure);
     Say(request, notes.back());
   }
-  if (!rows.front().failure.empty() && least > 0)
-    throw Error(request.options + "memory " + request.memory,
-                "every candidate takes more than was predicted: the smallest takes " +
-                    SizeText(least) + " on a rank",
-                "give " + request.options + "memory " + std::to_string(least) + " or more");
 }
 
 void SortRows(std::vector<TuneRow>& rows) {

@@ -62,8 +62,8 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                  std::vector<std::string>& notes);
 
 // Measures the tensors of the fastest candidate of training, drops it if a rank is over its limit,
-// and goes on with the next. Throws Error if none is left. Sorts the rows.
-void DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+// and goes on with the next. Returns false if none is left. Sorts the rows.
+bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                    const TuneBudget& budget, std::vector<TuneRow>& rows,
                    std::vector<std::string>& notes);
 

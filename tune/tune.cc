@@ -106,8 +106,8 @@ std::optional<TuneRow> AsGiven(const Job& job, int minibatches, const RunPlan& r
 bool Same(const TuneCandidate& a, const TuneCandidate& b) {
   return a.ranks == b.ranks && a.threads == b.threads && a.minibatches == b.minibatches &&
          a.microbatches == b.microbatches && a.microbatch == b.microbatch &&
-         a.schedule == b.schedule && a.recompute == b.recompute && a.conf == b.conf &&
-         a.plan.ranks == b.plan.ranks;
+         a.schedule == b.schedule && a.recompute == b.recompute && a.body == b.body &&
+         a.conf == b.conf && a.plan.ranks == b.plan.ranks;
 }
 
 // Moves the job as given to the front, so that the result is not slower, however short the time.
@@ -370,18 +370,57 @@ std::string OrderText(const TuneMachines& machines) {
          Join(words, "], [") + "]";
 }
 
+// Measures the candidates and their memory. If all are over the limit, searches once more, with the
+// bytes that the smallest takes beyond its prediction added to every prediction.
+void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& problem,
+                    const TuneBudget& budget, TuneOutcome& outcome) {
+  std::vector<TuneRow>& rows = outcome.rows;
+  auto one_fits = [&] {
+    MeasureRows(request, job, problem, budget.Share(0.7), rows, outcome.notes);
+    return DropOverLimit(request, job, problem, budget, rows, outcome.notes);
+  };
+  if (one_fits()) return;
+  double predicted = kNoLimit, more = 0;  // bytes of the smallest, and what it takes beyond them
+  for (const TuneRow& row : rows)
+    if (row.tensor_bytes > 0 && LargestPeak(row.candidate) < predicted) {
+      predicted = LargestPeak(row.candidate);
+      more = static_cast<double>(row.tensor_bytes) - predicted;
+    }
+  if (more > 0 && !budget.IsOver()) {
+    outcome.notes.push_back("every candidate takes more than was predicted, the smallest by " +
+                            SizeText(static_cast<int64_t>(more)) +
+                            ": tune searched again, with that added to every prediction");
+    Say(request, outcome.notes.back());
+    for (TuneProfile& each : problem.profiles)
+      for (ProfileNode& node : each.profile.nodes) node.peak += more;
+    outcome.found = Search(request, job, problem);
+    const std::vector<TuneRow> ran = rows;
+    for (const TuneRow& row : RowsOf(request, std::nullopt, problem, outcome))
+      if (std::none_of(ran.begin(), ran.end(),
+                       [&](const TuneRow& other) { return Same(row.candidate, other.candidate); }))
+        rows.push_back(row);
+    if (rows.size() > ran.size() && one_fits()) return;
+  }
+  int64_t least = 0;
+  for (const TuneRow& row : rows)
+    if (row.tensor_bytes > 0 && (least == 0 || row.tensor_bytes < least)) least = row.tensor_bytes;
+  if (least > 0)
+    throw Error(request.options + "memory " + request.memory,
+                "every candidate takes more than was predicted: the smallest takes " +
+                    SizeText(least) + " on a rank",
+                "give " + request.options + "memory " + std::to_string(least) + " or more");
+}
+
 // Measures the candidates, unless they are for other machines or the user wants predictions only.
-void RunCandidates(const TuneRequest& request, const Job& job, const TuneProblem& problem,
+void RunCandidates(const TuneRequest& request, const Job& job, TuneProblem& problem,
                    const TuneBudget& budget, TuneOutcome& outcome) {
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName() + OrderText(problem.machines));
   else if (!request.no_measure && (request.memory.empty() || request.infers()))
     MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
-  else if (!request.no_measure) {
-    MeasureRows(request, job, problem, budget.Share(0.7), outcome.rows, outcome.notes);
-    DropOverLimit(request, job, problem, budget, outcome.rows, outcome.notes);
-  }
+  else if (!request.no_measure)
+    RunWithinLimit(request, job, problem, budget, outcome);
   double busiest = 0;
   for (const TuneRow& row : outcome.rows) busiest = std::max(busiest, row.others);
   if (busiest > kDisturbing) outcome.notes.push_back(DisturbedText(busiest, "candidates ran"));

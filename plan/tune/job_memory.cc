@@ -39,6 +39,7 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
 bool UseAutograd(const Job& job, TuneProblem& problem) {
   if (job.body || !HasLimit(problem) || !IsOnCpu(job)) return false;
   for (TuneProfile& each : problem.profiles) {
+    if (each.body == kAutograd) return false;  // they do already
     each.body = kAutograd;
     for (ProfileNode& node : each.profile.nodes) {
       node.peak -= CheckBytes(job, problem, node);

@@ -16,8 +16,8 @@ namespace pipewright {
 void CountOptimizer(const Job& job, TuneProblem& problem);
 
 // After CountOptimizer, makes all modules compute with autograd, so without checks, in the times of
-// the profile. Returns false if that changes nothing: the job says which body modules have, no
-// memory is limited, or the job is not for CPUs.
+// the profile. Returns false if that changes nothing: the job says which body modules have, they
+// compute with autograd already, no memory is limited, or the job is not for CPUs.
 bool UseAutograd(const Job& job, TuneProblem& problem);
 
 // Returns the bytes of a rank's sums of gradients.

@@ -233,6 +233,29 @@ class Tune(Reports):
         least = int(refused.out.split("give --memory ")[1].split()[0])
         self.succeed(self.tune("light", "--memory", least, *options, **job))
 
+    def test_a_second_search_if_all_take_more_than_predicted(self):
+        package, self.package = self.package, self.compile("gpt.pt2", "heavy.pkg", "--ranks", "1")
+        self.addCleanup(setattr, self, "package", package)
+        job = {"ranks": 1, "schedule": "1f1b", "body": "autograd"}
+        self.succeed(self.tune("honest", "--no-measure", "--candidates", 99, "--memory", "1GB", **job))
+        peaks = {each["microbatch"]: each["peak_bytes"][0] for each in self.report("honest")["candidates"]}
+        limit = (peaks[1] + peaks[2]) / 2
+        self.assertGreater(limit, 1.03 * peaks[1], "too close to tell apart")
+        for file in (pathlib.Path(self.package) / "tuned/measured").glob("*profile-*"):
+            kept = json.loads(file.read_text())
+            for node in kept["measured"]["profile"]["nodes"]:  # microbatches of two samples seem to fit
+                static = node["parameter_bytes"] + node["buffer_bytes"]
+                node["kept_bytes"] *= 0.65
+                node["peak_bytes"] = static + 0.65 * (node["peak_bytes"] - static)
+            file.write_text(json.dumps(kept))
+        result = self.tune("heavy", "--rounds", 1, "--candidates", 1, "--memory", int(limit), **job)
+        self.succeed(result)
+        self.assertIn("every candidate takes more than was predicted, the smallest by", result.out)
+        winner, *others = self.report("heavy")["candidates"]
+        self.assertLessEqual(winner["measured_peak_bytes"], limit)
+        self.assertTrue(all("more than --memory" in each["failure"] for each in others if "failure" in each), others)
+        self.assertIn(2, [each["microbatch"] for each in others if "failure" in each])
+
     def test_measured_profiles_are_used_again(self):
         self.succeed(self.tune("first", "--no-measure"))
         folder = pathlib.Path(self.package) / "tuned/measured"

@@ -73,6 +73,7 @@ TEST(TuneJobMemory, ChecksOfListsCountUnderALimit) {
     EXPECT_EQ(node.peak, 1000 + node.buffers + (c.counts ? 7 + 40 : 0)) << c.measured << c.device;
     EXPECT_EQ(UseAutograd(job, problem), c.can_change) << c.measured << c.device;
     if (!c.can_change) continue;
+    EXPECT_FALSE(UseAutograd(job, problem));
     EXPECT_EQ(node.peak, 1000 + node.buffers);
     EXPECT_EQ(problem.profiles[0].body, "autograd");
   }
