@@ -8,6 +8,7 @@
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/schedules/schedule.h"
+#include "plan/search/zb_auto.h"
 #include "plan/tune/predict.h"
 #include "plan/tune/search.h"
 #include "tests/plan/tune/chain.h"
@@ -68,22 +69,57 @@ void ExpectAsGood(const PaperCosts& paper, const std::string& schedule, int per_
   EXPECT_LE(LargestPeak(found.best[0]), problem.memory);
 }
 
+// Expects a step at least as short as that of a long zb-auto search for stages like the paper's, in
+// so much memory.
+void ExpectAsGoodAsSearched(const PaperCosts& paper, const std::string& placement, int per_rank,
+                            double memory) {
+  TuneProblem problem = PaperProblem(paper, 2);
+  const int stages = per_rank * paper.ranks;
+  Conf conf = GroupModules(2 * paper.ranks, stages);
+  conf.stage_to_ranks = ParsePlacement(placement, paper.ranks, stages);
+  ZbAutoOptions options;
+  options.placement = conf.stage_to_ranks;
+  options.memory = problem.memory = memory * (1 + 1e-9);
+  const ZbAutoResult own = ZbAuto(CostsOfConf(problem, problem.profiles[0], conf), paper.ranks,
+                                  stages, paper.microbatches, options);
+  const TuneResult found = SearchTune(problem, 1);
+  ASSERT_FALSE(found.best.empty()) << placement;
+  EXPECT_LE(found.best[0].step, 1e-6 * own.makespan * (1 + 1e-9)) << placement << paper.ranks;
+}
+
+PaperCosts PaperOf(const Json& row) {
+  PaperCosts paper;
+  paper.ranks = row.at("p"), paper.microbatches = row.at("m");
+  const auto seconds = [&](const char* key) { return 1e-6 * row.at(key).get<double>(); };
+  paper.F = seconds("F"), paper.I = seconds("B"), paper.W = seconds("W");
+  paper.latency = seconds("comm");
+  paper.kept = row.at("mem_F"), paper.for_W = -row.at("mem_W").get<double>();
+  return paper;
+}
+
 TEST(TunePapers, ZeroBubbleAndInterleaved) {
-  const Json rows =
-      ReadJson(std::string(TEST_DIR) + "/data/schedules/zero_bubble_rows.json").at("iclr");
-  ASSERT_GE(rows.size(), 3u);
-  for (const Json& row : rows) {
-    PaperCosts paper;
-    paper.ranks = row.at("p"), paper.microbatches = row.at("m");
-    const auto seconds = [&](const char* key) { return 1e-6 * row.at(key).get<double>(); };
-    paper.F = seconds("F"), paper.I = seconds("B"), paper.W = seconds("W");
-    paper.latency = seconds("comm");
-    paper.kept = row.at("mem_F"), paper.for_W = -row.at("mem_W").get<double>();
-    if (paper.ranks > 8) continue;  // seconds
-    ExpectAsGood(paper, "zb-h1", 1, seconds("T_ZBH1"));
-    ExpectAsGood(paper, "zb-h2", 1, seconds("span_ZBH2"));
-    ExpectAsGood(paper, "interleaved", row.at("v_interleave"), seconds("T_I1F1B_exact"));
-    ExpectAsGood(paper, "zbv", 2);
+  const Json tables = ReadJson(std::string(TEST_DIR) + "/data/schedules/zero_bubble_rows.json");
+  ASSERT_GE(tables.at("iclr").size() + tables.at("arxiv").size(), 9u);
+  for (const char* table : {"iclr", "arxiv"})
+    for (const Json& row : tables.at(table)) {
+      const PaperCosts paper = PaperOf(row);
+      const auto seconds = [&](const char* key) { return 1e-6 * row.at(key).get<double>(); };
+      ExpectAsGood(paper, "zb-h1", 1, seconds("T_ZBH1"));
+      ExpectAsGood(paper, "zb-h2", 1, seconds("span_ZBH2"));
+      ExpectAsGood(paper, "interleaved", row.at("v_interleave"), seconds("T_I1F1B_exact"));
+      ExpectAsGood(paper, "zbv", 2);
+    }
+}
+
+// ZB-1p, ZB-2p and ZB-V search their orders.
+TEST(TunePapers, SearchedZeroBubble) {
+  const Json tables = ReadJson(std::string(TEST_DIR) + "/data/schedules/zero_bubble_rows.json");
+  for (const char* table : {"iclr", "arxiv"}) {
+    const PaperCosts paper = PaperOf(tables.at(table).at(0));
+    const double once = paper.ranks * paper.kept;
+    ExpectAsGoodAsSearched(paper, "loop", 1, once);
+    ExpectAsGoodAsSearched(paper, "loop", 1, 2 * once);
+    ExpectAsGoodAsSearched(paper, "v", 2, once);
   }
 }
 
