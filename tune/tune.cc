@@ -60,6 +60,7 @@ TuneProblem ProblemOf(const TuneRequest& request, const Job& job) {
   problem.samples = SamplesOf(job);
   problem.microbatch_size = job.microbatch_size, problem.microbatches = job.microbatches;
   problem.forward_only = request.infers();
+  problem.merges = !request.cut_package.empty();
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, request.options + "memory"));
   problem.alike = std::max<size_t>(2, static_cast<size_t>(request.candidates) / 2);
@@ -309,6 +310,14 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   return job;
 }
 
+// Returns how a job saves memory; "" if it does not.
+std::string WayToSaveMemory(const Job& job) {
+  if (job.memory > 0) return "\"memory\"";
+  const RecomputeJob& recompute = job.recompute;
+  const bool any = recompute.all || !recompute.stages.empty() || !recompute.modules.empty();
+  return any ? "\"recompute\"" : "";
+}
+
 // Returns the job to tune: with one minibatch, if it can have the results of those it accumulates.
 // Throws Error if its runs cannot be measured, because they are not on CPUs.
 Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& notes) {
@@ -320,6 +329,10 @@ Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& 
   Job job = given;
   request.most_samples = SamplesOf(given);  // larger microbatches may not fit
   if (job.accumulate > 1) notes.push_back(MergeMinibatches(request, job));
+  if (const std::string way = WayToSaveMemory(given);
+      request.memory.empty() && request.machines.empty() && !way.empty())
+    notes.push_back("the job has " + way + ", and candidates save memory only as far as " +
+                    request.options + "memory asks for it: give it if memory is short");
   return job;
 }
 
@@ -406,7 +419,7 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
     if (row.tensor_bytes > 0 && (least == 0 || row.tensor_bytes < least)) least = row.tensor_bytes;
   if (least > 0)
     throw Error(request.options + "memory " + request.memory,
-                "every candidate takes more than was predicted: the smallest takes " +
+                "every candidate that ran takes more than was predicted: the smallest takes " +
                     SizeText(least) + " on a rank",
                 "give " + request.options + "memory " + std::to_string(least) + " or more");
 }

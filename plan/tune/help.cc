@@ -127,7 +127,14 @@ TuneProblem CutModule(const TuneProblem& problem, int module) {
   }
   manifest.modules.insert(manifest.modules.begin() + module, first);
   if (made.loss_module >= module) ++made.loss_module;
-  for (TuneProfile& profile : made.profiles) CutNode(profile.profile, module, name);
+  for (TuneProfile& profile : made.profiles) {
+    CutNode(profile.profile, module, name);
+    if (profile.checks.empty()) continue;
+    const auto cut = profile.checks.begin() + module;
+    const double half = *cut / 2;
+    *cut = half;
+    profile.checks.insert(cut, half);
+  }
   return made;
 }
 

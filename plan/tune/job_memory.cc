@@ -23,7 +23,8 @@ double CheckBytes(const Job& job, const TuneProblem& problem, const ProfileNode&
 void CountOptimizer(const Job& job, TuneProblem& problem) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const Conf conf = GroupModules(modules, modules);  // module m on rank m
-  for (TuneProfile& each : problem.profiles)
+  for (TuneProfile& each : problem.profiles) {
+    if (problem.merges) each.checks.assign(problem.manifest.modules.size(), 0);
     for (ProfileNode& node : each.profile.nodes) {
       const KeptBytes kept = KeptBytesOf(problem.manifest, conf, {}, node.module, &job);
       // If a step accumulates minibatches, all but the first start with sums of gradients.
@@ -32,8 +33,10 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
       node.trained = static_cast<double>(kept.gradients);
       node.buffers += state;
       node.peak += state;  // which includes parameters and buffers
-      node.peak += CheckBytes(job, problem, node);
+      (problem.merges ? each.checks[static_cast<size_t>(node.module)] : node.peak) +=
+          CheckBytes(job, problem, node);
     }
+  }
 }
 
 bool UseAutograd(const Job& job, TuneProblem& problem) {
@@ -42,9 +45,10 @@ bool UseAutograd(const Job& job, TuneProblem& problem) {
     if (each.body == kAutograd) return false;  // they do already
     each.body = kAutograd;
     for (ProfileNode& node : each.profile.nodes) {
-      node.peak -= CheckBytes(job, problem, node);
+      if (!problem.merges) node.peak -= CheckBytes(job, problem, node);
       node.body = kAutograd;
     }
+    each.checks.clear();
   }
   return true;
 }

@@ -172,10 +172,17 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   last.F += profile.loss_forward * kMicroseconds;
   last.I += profile.loss_backward * kMicroseconds;
   last.B += profile.loss_backward * kMicroseconds;
-  for (PeakBytes* peak : {&last.peak, &last.recompute_peak})
-    for (double* bytes : {&peak->I, &peak->B, &peak->first_B})
-      *bytes = std::max(*bytes, last.activation + profile.loss_peak);
+  const auto peaks = [](StageCosts& stage) {
+    std::vector<double*> bytes;
+    for (PeakBytes* peak : {&stage.peak, &stage.recompute_peak})
+      bytes.insert(bytes.end(), {&peak->I, &peak->B, &peak->first_B});
+    return bytes;
+  };
+  for (double* bytes : peaks(last)) *bytes = std::max(*bytes, last.activation + profile.loss_peak);
   last.activation += profile.loss_kept;
+  for (size_t m = 0; m < profile.checks.size(); ++m)
+    for (double* bytes : peaks(costs.stages[static_cast<size_t>(conf.module_to_stage[m])]))
+      *bytes += profile.checks[m];
   for (StageCosts& stage : costs.stages)
     stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
   if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);

@@ -32,6 +32,9 @@ struct TuneProfile {
   // according to `profile.links`.
   double exchange = 1;
   std::string body = {};  // of all modules, as in a job; empty: the job's
+  // Bytes that a check of each module takes, if the modules of a stage will be one: then its check
+  // takes their sum. Empty: included in the peaks of modules.
+  std::vector<double> checks = {};
 };
 
 // Machines other than the profiled one, by rank; they may have more devices than ranks are used.
@@ -60,6 +63,7 @@ struct TuneProblem {
   bool recompute = true;            // recompute stages where a schedule does not fit otherwise
   bool replicas = true;             // allow schedules that run a stage on several ranks
   bool searched = true;             // search for orders (zb-auto), too
+  bool merges = false;              // the modules of a stage will be one: a model file is cut
   std::optional<StageOrder> order;  // only schedules whose stages all have this order
   // Passes of inference instead of steps: kForwardOnly is the only schedule, and where the weights
   // of a rank do not fit, some of its modules are on disk, as stages of their own.

@@ -79,6 +79,18 @@ TEST(TuneJobMemory, ChecksOfListsCountUnderALimit) {
   }
 }
 
+TEST(TuneJobMemory, ModulesThatWillBeOneAreCheckedTogether) {
+  TuneProblem problem = Problem();
+  problem.merges = true, problem.memory = 1e9;
+  problem.profiles[0].profile.nodes[0].kept = 7;
+  CountOptimizer(Job(), problem);
+  EXPECT_EQ(problem.profiles[0].checks, (std::vector<double>{7 + 40, 20}));
+  Expect(problem, 0, 40, problem.profiles[0].profile.nodes[0].buffers);  // peaks are without them
+  ASSERT_TRUE(UseAutograd(Job(), problem));
+  EXPECT_TRUE(problem.profiles[0].checks.empty());
+  Expect(problem, 0, 40, problem.profiles[0].profile.nodes[0].buffers);
+}
+
 TEST(TuneJobMemory, GradientsOfARank) {
   Conf conf = GroupModules(2, 2);
   EXPECT_EQ(GradientBytes(Job(), Problem(), conf, 0), 40);

@@ -87,12 +87,14 @@ TEST(TuneNeeds, TheFewestRanksOfTheDevices) {
 
 TEST(TuneHelp, HalvesTheSlowestModule) {
   TuneProblem problem = ProblemOf({1e-3, 1e-3, 6e-3}, 64);
+  problem.profiles[1].checks = {1, 2, 6};
   const TuneProblem cut = CutModule(problem, 2);
   ASSERT_EQ(cut.manifest.modules.size(), 4u);
   const std::vector<ProfileNode>& nodes = cut.profiles[0].profile.nodes;
   EXPECT_DOUBLE_EQ(nodes[2].forward.median,
                    problem.profiles[0].profile.nodes[2].forward.median / 2);
   EXPECT_EQ(nodes[3].module, 3);
+  EXPECT_EQ(cut.profiles[1].checks, (std::vector<double>{1, 2, 3, 3}));
   EXPECT_EQ(cut.manifest.values.back().consumers, std::vector<int>{3});
   problem.replicas = false;
   const TuneCandidate best = SearchTune(problem, 1).best.at(0);

@@ -358,6 +358,25 @@ TEST(Tune, AutogradFitsWhereChecksDoNot) {
   for (const TuneCandidate& each : found) EXPECT_EQ(each.body, "autograd");
 }
 
+// A stage that will be one module is checked as a whole.
+TEST(Tune, ChecksOfAStageAddUp) {
+  TuneProblem problem = UnevenProblem();
+  const int modules = static_cast<int>(problem.manifest.modules.size());
+  Conf conf = GroupModules(modules, 2);
+  conf.stage_to_ranks = {{0}, {1}};
+  const auto peaks = [&] {
+    return Predict(problem, problem.profiles[0], conf, "1f1b", 4, {}).peak_bytes;
+  };
+  const std::vector<double> without = peaks();
+  std::vector<double> sums(2, 0), &checks = problem.profiles[0].checks;
+  for (int m = 0; m < modules; ++m) {
+    checks.push_back(1e9 * (m + 1));
+    sums[static_cast<size_t>(conf.module_to_stage[static_cast<size_t>(m)])] += checks.back();
+  }
+  const std::vector<double> with = peaks();
+  for (size_t rank : {0, 1}) EXPECT_NEAR(with[rank], without[rank] + sums[rank], 1e7);
+}
+
 TEST(Tune, CutsWithinTheMemory) {
   TuneProblem problem = UnevenProblem();
   const CutChoice free = {&problem.profiles[0], 2, 0, false};
