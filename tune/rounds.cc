@@ -266,7 +266,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
       std::string left;
       if (runs > 0)
-        left = ", at most about " +
+        left = ", about " +
                DurationText(std::min(
                    budget.Left(),
                    clock.Passed() / runs *

@@ -64,7 +64,8 @@ static Json ToJson(const Hashes& hashes) {
   return json;
 }
 
-static void WriteRecord(const std::string& path, Json report) {
+void WriteRecord(const std::string& path, Json report) {
+  report.erase(kHash);
   report[kHash] = HexHash(report.dump());
   WriteFile(path, report.dump(2) + "\n");
 }

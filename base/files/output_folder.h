@@ -30,4 +30,7 @@ std::vector<std::string> WriteOutputFolder(const std::string& folder, const std:
                                            const OutputTexts& files, Json report,
                                            const std::vector<std::string>& read);
 
+// Writes a report that was read from a record again, with changes.
+void WriteRecord(const std::string& path, Json report);
+
 }  // namespace pipewright

@@ -29,6 +29,7 @@
 #include "compiler/measured/pieces.h"
 #include "formats/job.h"
 #include "formats/manifest.h"
+#include "runtime/transport/hosts.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/measure/budget.h"
 #include "tune/measure/profiles.h"
@@ -36,9 +37,6 @@
 #include "tune/regroup.h"
 #include "tune/result.h"
 #include "tune/tune.h"
-#ifdef PIPEWRIGHT_MPI
-#include "runtime/transport/mpi_transport.h"
-#endif
 
 namespace pipewright {
 
@@ -80,31 +78,36 @@ static void CheckNoResult(const TuneRequest& request) {
 }
 
 // Runs the package that was compiled, since only its pieces were measured, unless the budget is
-// over. Says how long a step takes. Throws Error if it does not run.
-static void CheckCut(const TuneRequest& request, const TuneOutcome& outcome,
-                     const TuneBudget& budget) {
+// over. Returns notes: how long a step takes, and which limits it exceeds. Throws Error if it does
+// not run.
+static std::vector<std::string> CheckCut(const TuneRequest& request, const TuneOutcome& outcome,
+                                         const TuneBudget& budget) {
   const TuneRow& winner = outcome.rows.front();
-  if (winner.steps.empty() || budget.IsOver()) return;
+  if (winner.steps.empty()) return {};
   TuneRun run = {request.cut_package, request.output + "/job.json", request.output + "/conf.json",
                  winner.candidate.ranks, winner.in_process};
   run.start = request.start;
   std::optional<Json> figures;
   try {
-    figures = BenchRun(run, budget);
+    if (!budget.IsOver()) figures = BenchRun(run, budget);
   } catch (const Error& error) {
     throw Error(request.cut_package, std::string("is compiled, but does not run: ") + error.what());
   }
-  if (!figures) return;
-  Say(request, request.cut_package + " takes " +
-                   StepText(1e-6 * figures->at("step").at("median").get<double>()) +
-                   " a step of one minibatch in `bench`");
+  if (!figures)
+    return {budget.Ended() + " ended tune before " + request.cut_package +
+            " ran: only its pieces were measured"};
+  std::vector<std::string> notes = {
+      request.cut_package + " takes " +
+      StepText(1e-6 * figures->at("step").at("median").get<double>()) +
+      " a step of one minibatch in `bench`"};
   const Json& ranks = figures->at("ranks");
   for (size_t rank = 0; rank < std::min(ranks.size(), outcome.limits.size()); ++rank)
     if (const auto bytes = ranks.at(rank).at("peak_bytes").get<int64_t>();
         static_cast<double>(bytes) > outcome.limits[rank] && (!winner.in_process || rank == 0))
-      Say(request, "warning: rank " + std::to_string(rank) + " takes " + SizeText(bytes) +
-                       ", more than its limit of " +
-                       SizeText(static_cast<int64_t>(outcome.limits[rank])));
+      notes.push_back("rank " + std::to_string(rank) + " of " + request.cut_package + " takes " +
+                      SizeText(bytes) + ", more than its limit of " +
+                      SizeText(static_cast<int64_t>(outcome.limits[rank])));
+  return notes;
 }
 
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
@@ -125,7 +128,7 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   const FinePieces pieces = CompilePieces(compile, read);
   const double cutting = clock.Passed();
   request.budget = std::max(0.0, request.budget - cutting);
-  const TuneOutcome outcome = TunePackage(request);
+  TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
   compile.passes.split = KeepCuts(pieces, StartsOfRuns(conf));
@@ -133,7 +136,13 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   Model whole = read();
   Compile(whole, compile);
   const TuneBudget left(request.budget - (clock.Passed() - cutting));
-  CheckCut(request, outcome, left);
+  const std::vector<std::string> notes = CheckCut(request, outcome, left);
+  if (notes.empty()) return outcome;
+  outcome.notes.insert(outcome.notes.end(), notes.begin(), notes.end());
+  const std::string report = request.output + "/report.json";
+  Json written = ReadJson(report);
+  written["notes"] = outcome.report["notes"] = outcome.notes;
+  WriteRecord(report, written);
   return outcome;
 }
 
@@ -161,47 +170,22 @@ struct NoEmptyFolder {
   ~NoEmptyFolder() { rmdir(path.c_str()); }
 };
 
-#ifdef PIPEWRIGHT_MPI
-// Returns the ranks of each host, as for --hosts, from the host of each rank.
-static std::string HostList(const std::vector<std::string>& hosts) {
-  std::vector<std::string> words;
-  for (size_t first = 0, end = 0; first < hosts.size(); first = end) {
-    while (end < hosts.size() && hosts[end] == hosts[first]) ++end;
-    words.push_back(hosts[first] + ":" + std::to_string(end - first));
-  }
-  return Join(words, ",");
-}
-
 // Returns true in the first of the processes that mpirun started, which then starts the ranks of
 // runs itself, on the same hosts. The others are not needed.
 static bool GoesOnAlone(TuneRequest& request) {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  std::vector<std::string> hosts;
-  {
-    MpiOptions options;
-    options.background_progress = options.inbox = false;
-    MpiTransport processes(nullptr, nullptr, options);
-    hosts = processes.AllGather(name);
-    if (processes.rank() > 0) return false;
-  }
-  ForgetMpirun();
-  const bool same = std::count(hosts.begin(), hosts.end(), hosts[0]) == std::ssize(hosts);
-  if (same || request.in_process || !request.machines.empty() || !request.start.hosts.empty())
+  const std::optional<std::vector<std::string>> hosts = HostsUnderMpirun("tune");
+  if (!hosts) return false;
+  const std::string list = HostList(*hosts);
+  if (list.empty() || request.in_process || !request.machines.empty() ||
+      !request.start.hosts.empty())
     return true;
-  if (std::ssize(hosts) < request.ranks)
+  if (std::ssize(*hosts) < request.ranks)
     throw UsageError("--ranks " + std::to_string(request.ranks),
-                     "mpirun started " + Counted(hosts.size(), "rank") + " on several hosts",
+                     "mpirun started " + Counted(hosts->size(), "rank") + " on several hosts",
                      "start as many as ranks, or name the hosts (--hosts)");
-  request.start.hosts = HostList(hosts);
+  request.start.hosts = list;
   return true;
 }
-#else
-static bool GoesOnAlone(TuneRequest&) {
-  throw UsageError("tune", "was built without MPI, and mpirun started it",
-                   "start it without mpirun, with --in-process");
-}
-#endif
 
 static void TuneAndShow(TuneRequest& request, bool json) {
   if (LaunchedRanks() > 0 && !GoesOnAlone(request)) return;

@@ -49,8 +49,8 @@ void AddSupervisor(CLI::App& app) {
            ->check(AtLeast(0))
            ->type_name("N"));
   asks(app.add_option("-n", supervisor.ranks,
-                      "number of ranks to start with mpirun (default with --restarts: as in the "
-                      "conf)")
+                      "number of ranks to start with mpirun (default with --restarts or --tune: as "
+                      "in the conf)")
            ->check(AtLeast(1))
            ->type_name("N"));
   app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks if fewer remain");
@@ -72,6 +72,11 @@ std::string SupervisedMpirun() {
 
 bool Restarts() { return supervisor.restarts > 0 || supervisor.elastic; }
 void SetSupervisedRanks(int ranks) { supervisor.ranks = ranks; }
+
+void StartRanks(int ranks, const std::string& on_hosts) {
+  supervisor.ranks = ranks, hosts = on_hosts;
+  wanted = true;
+}
 
 void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run, bool trains) {
   if (supervisor.elastic && !run.device_map.empty())

@@ -22,6 +22,8 @@ int SupervisedRanks();
 std::string SupervisedHosts();
 std::string SupervisedMpirun();
 void SetSupervisedRanks(int ranks);
+// Makes this process start the ranks, as if -n and --hosts were given.
+void StartRanks(int ranks, const std::string& hosts);
 // Returns true if failed runs are restarted.
 bool Restarts();
 

@@ -4,8 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
@@ -15,6 +18,7 @@
 #include "cli/run/launch.h"
 #include "cli/run/supervised_run.h"
 #include "formats/conf.h"
+#include "runtime/transport/hosts.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/job/allowed.h"
 #include "tune/job/minibatches.h"
@@ -132,6 +136,29 @@ std::string FindOrTune(const RunOptions& options) {
   return folder;
 }
 
+// Makes this process the one that starts the ranks: as many as mpirun did, on the same hosts, or
+// else as many as the package is for. Ends the others that mpirun started.
+void StartRanksHere(const RunOptions& options) {
+  if (StartedRanks() > 0 && LaunchedRanks() > (ThreadRanks() > 0 ? 1 : 0))
+    throw UsageError("--tune", "mpirun starts ranks, and so does this program",
+                     "leave out mpirun, or -n and --in-process");
+  if (StartedRanks() > 0) return;
+  int ranks = 0;
+  std::string hosts = SupervisedHosts();
+  if (LaunchedRanks() > 0) {
+    const std::optional<std::vector<std::string>> all = HostsUnderMpirun("--tune");
+    if (!all) throw CLI::RuntimeError(kSuccess);
+    ranks = static_cast<int>(all->size());
+    if (hosts.empty()) hosts = HostList(*all);
+  } else {
+    if (LaunchedRank() > 0 || std::getenv("PMIX_RANK") || std::getenv("PMI_RANK"))
+      throw UsageError("--tune", "needs to start the ranks itself, and another program has",
+                       "start pipewright-run with -n N, or with mpirun");
+    ranks = CountRanks(ReadConf(ConfOfRun(options.package, "")));
+  }
+  StartRanks(ranks, hosts);
+}
+
 bool HoldsCheckpoints(const std::string& folder) {
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none))
@@ -155,9 +182,7 @@ void AddTune(CLI::App& app) {
 void UseTuned(RunOptions& options) {
   if (!tune.wanted) return;
   CheckChanges(options);
-  if (StartedRanks() == 0 || LaunchedRanks() > (ThreadRanks() > 0 ? 1 : 0))
-    throw UsageError("--tune", "needs to start the ranks itself",
-                     "start pipewright-run without mpirun, with -n N or --in-process N");
+  StartRanksHere(options);
   const std::string checkpoints = ReadJobOf(options).checkpoint.folder;
   std::string folder;
   if (!checkpoints.empty() && !options.resume && HoldsCheckpoints(checkpoints))

@@ -14,7 +14,8 @@ void AddTune(CLI::App& app);
 
 // With --tune: replaces job, conf and number of ranks by those of a result for this package, job,
 // ranks, hosts and memory limit, and tunes first if there is none. A run that resumes takes the
-// result that its checkpoints are made with. Throws UsageError and Error.
+// result that its checkpoints are made with. Makes this process start the ranks if mpirun has, and
+// ends the others by throwing CLI::RuntimeError. Throws UsageError and Error.
 void UseTuned(RunOptions& options);
 
 }  // namespace pipewright

@@ -229,7 +229,7 @@ class Tune(Reports):
         self.assertEqual(refused.code, 1, refused.out)
         self.assertRegex(refused.out, r"the fastest candidate is dropped: rank 0 takes .*B, more than --memory \d+, and .*B "
                                       r"was")
-        self.assertRegex(refused.out, rf"--memory {4 * used // 5}: every candidate takes more than was predicted: the ")
+        self.assertRegex(refused.out, rf"--memory {4 * used // 5}: every candidate that ran takes more than was predicted: the ")
         least = int(refused.out.split("give --memory ")[1].split()[0])
         self.succeed(self.tune("light", "--memory", least, *options, **job))
 
@@ -395,11 +395,23 @@ class Tune(Reports):
             self.assertEqual(refused.code, 2, refused.out)
             self.assertIn(said, refused.out)
 
-    def test_train_tunes_only_where_it_starts_the_ranks(self):
-        self.write_job(self.job())
-        refused = call([RUN, "train", self.package, self.path("job.json"), "--tune"])
-        self.assertEqual(refused.code, 2, refused.out)
-        self.assertIn("--tune: needs to start the ranks itself", refused.out)
+    def test_train_tunes_however_it_is_started(self):
+        """Without -n, it starts as many ranks as the package is for, or as mpirun would."""
+        package = self.compile("gpt.pt2", "started.pkg", "--ranks", "2")
+        train = ["train", package, self.write_job(self.job()), "--tune", "--tune-budget", "20s"]
+        kept = []
+        for start in ([], ["mpirun", "-n", 2], ["mpirun", "-n", 1]):
+            with self.subTest(start):
+                result = call([*start, RUN, *train], environment={"OMPI_MCA_hwloc_base_binding_policy": "core"})
+                self.succeed(result)
+                self.assertEqual(result.out.count("runs as in "), 1, result.out)
+                kept.append(result.out.split("runs as in ")[1].split(",")[0])
+                self.assertEqual(result.out.count("weights saved in"), 1, result.out)
+        self.assertEqual(kept[0], kept[1], "the same package, job, ranks and machine")
+        self.assertNotEqual(kept[0], kept[2])
+        twice = call(["mpirun", "-n", 2, RUN, "-n", 2, *train])
+        self.assertEqual(twice.code, 2, twice.out)
+        self.assertIn("--tune: mpirun starts ranks, and so does this program", twice.out)
 
     def test_under_mpirun(self):
         """The first process tunes, and starts the ranks of its runs itself."""
@@ -418,8 +430,6 @@ class Tune(Reports):
         self.assertTrue(list(self.path("own.pkg/tuned/measured").glob(f"*profile-1-ranks-{cores}-threads-*")),
                         "mpirun's binding to a core does not count")
         self.succeed(call(["mpirun", "-n", 1, BUILD / "pipewright", *tune, "-o", self.path("one"), "--no-measure"]))
-        refused = call(["mpirun", "-n", 2, RUN, "-n", 2, "train", self.package, job, "--tune"])
-        self.assertIn("--tune: needs to start the ranks itself", refused.out)
 
     def test_a_job_of_inference(self):
         refused = self.tune("inference", loss=None, optimizer=None)

@@ -57,7 +57,8 @@ bool RunsInProcess(const TuneRequest& request, int ranks) {
 }
 
 void CheckMpirun(const TuneRequest& request) {
-  if (RunsInProcess(request, request.ranks) || !request.machines.empty()) return;
+  if ((RunsInProcess(request, request.ranks) && !request.processes) || !request.machines.empty())
+    return;
   std::string name = "mpirun";
   for (const std::string& word : Split(request.start.mpirun, ' '))
     if (!word.empty()) {
