@@ -159,14 +159,27 @@ std::string ExcessText(const TuneProblem& problem, const TuneCandidate& candidat
          SizeText(static_cast<int64_t>(RankLimit(problem, worst)));
 }
 
-// Searches. Where nothing fits, since checks of lists of operations take memory, modules compute
-// with autograd.
+// Searches. Under a limit of memory, also for modules that compute with autograd, without checks of
+// lists of operations: they take less memory, but perhaps more time than was predicted. Up to half
+// of the best are of these, if they seem faster; all, if nothing else fits.
 TuneResult Search(const TuneRequest& request, const Job& job, TuneProblem& problem) {
   Say(request, "searching");
   const auto keep = static_cast<size_t>(request.candidates);
   TuneResult found = SearchTune(problem, keep);
-  if (found.best.empty() && !request.infers() && UseAutograd(job, problem))
-    found = SearchTune(problem, keep);
+  TuneProblem autograd = problem;
+  if (request.infers() || !UseAutograd(job, autograd)) return found;
+  TuneResult other = SearchTune(autograd, keep);
+  if (found.best.empty()) {
+    problem = std::move(autograd);
+    return other;
+  }
+  std::vector<TuneCandidate> best;
+  for (const TuneCandidate& candidate : other.best)
+    if (candidate.step < found.best.front().step && best.size() < (keep + 1) / 2)
+      best.push_back(candidate);
+  for (const TuneCandidate& candidate : found.best)
+    if (best.size() < keep) best.push_back(candidate);
+  found.best = std::move(best);
   return found;
 }
 
@@ -499,6 +512,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
+  if (!winner.body.empty()) UseAutograd(job, problem);  // what would help is asked for its memory
   if (request.infers() && outcome.rows.front().steps.empty() &&
       winner.microbatches > job.microbatches)
     outcome.notes.push_back("nothing ran, so it is not known whether outputs are the same with " +

@@ -210,6 +210,16 @@ class Tune(Reports):
             self.assertEqual(candidate.get("body"), "autograd", "checks of lists need more")
         self.assertEqual(json.loads(self.path("small/job.json").read_text())["body"], "autograd")
 
+    def test_autograd_under_a_limit(self):
+        """Checks of lists take so much memory that only slower candidates have room for them."""
+        self.succeed(self.tune("without", "--no-measure", "--memory", "1GB", body="autograd"))
+        best = self.report("without")["candidates"][0]
+        self.succeed(self.tune("both", "--no-measure", "--memory", int(max(best["peak_bytes"])) + 1))
+        candidates = self.report("both")["candidates"]
+        self.assertEqual(candidates[0].get("body"), "autograd")
+        self.assertLess(candidates[0]["predicted"], 1.01 * best["predicted"])
+        self.assertIn(None, [each.get("body") for each in candidates])
+
     def test_a_candidate_over_the_limit_is_dropped(self):
         """Profiles that say too little are found out when candidates run."""
         package, self.package = self.package, self.compile("gpt.pt2", "light.pkg", "--ranks", "1")
