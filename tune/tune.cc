@@ -159,27 +159,35 @@ std::string ExcessText(const TuneProblem& problem, const TuneCandidate& candidat
          SizeText(static_cast<int64_t>(RankLimit(problem, worst)));
 }
 
+// Adds up to `most` candidates of another search, if they are shorter than the best, behind it.
+void AddShorter(const TuneResult& other, size_t most, size_t keep, TuneResult& found) {
+  std::vector<TuneCandidate> best = {found.best.front()};
+  for (const TuneCandidate& candidate : other.best)
+    if (candidate.step < best.front().step && best.size() <= most) best.push_back(candidate);
+  for (size_t i = 1; i < found.best.size() && best.size() < keep; ++i)
+    best.push_back(found.best[i]);
+  found.best = std::move(best);
+  for (const auto& [kind, candidate] : other.by_kind) found.by_kind.try_emplace(kind, candidate);
+  found.simulated += other.simulated, found.pruned += other.pruned, found.over += other.over;
+  found.unfit += other.unfit, found.searched += other.searched, found.too_long += other.too_long;
+}
+
 // Searches. Under a limit of memory, also for modules that compute with autograd, without checks of
-// lists of operations: they take less memory, but perhaps more time than was predicted. Up to half
-// of the best are of these, if they seem faster; all, if nothing else fits.
+// lists of operations: they take less memory, but perhaps more time than was predicted. If nothing
+// else fits, these are the candidates; if candidates run, up to half are, if they seem faster.
 TuneResult Search(const TuneRequest& request, const Job& job, TuneProblem& problem) {
   Say(request, "searching");
   const auto keep = static_cast<size_t>(request.candidates);
   TuneResult found = SearchTune(problem, keep);
+  const bool runs = !request.no_measure && request.machines.empty();
   TuneProblem autograd = problem;
-  if (request.infers() || !UseAutograd(job, autograd)) return found;
-  TuneResult other = SearchTune(autograd, keep);
+  if (request.infers() || (!found.best.empty() && !runs) || !UseAutograd(job, autograd))
+    return found;
   if (found.best.empty()) {
     problem = std::move(autograd);
-    return other;
+    return SearchTune(problem, keep);
   }
-  std::vector<TuneCandidate> best;
-  for (const TuneCandidate& candidate : other.best)
-    if (candidate.step < found.best.front().step && best.size() < (keep + 1) / 2)
-      best.push_back(candidate);
-  for (const TuneCandidate& candidate : found.best)
-    if (best.size() < keep) best.push_back(candidate);
-  found.best = std::move(best);
+  AddShorter(SearchTune(autograd, keep, found.best.front().step), keep / 2, keep, found);
   return found;
 }
 
@@ -198,7 +206,9 @@ std::vector<TuneRow> RowsOf(const TuneRequest& request, const std::optional<Tune
     if (candidate.step < kClearlySlower * rows.front().candidate.step &&
         std::none_of(
             rows.begin(), rows.end(),
-            [&, own = kind](const TuneRow& row) { return TuneKindOf(row.candidate) == own; }))
+            [&, own = kind](const TuneRow& row) {
+              return TuneKindOf(row.candidate) == own && row.candidate.body == candidate.body;
+            }))
       add(candidate);
   if (!given) return rows;
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
@@ -406,12 +416,17 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
     return DropOverLimit(request, job, problem, budget, rows, outcome.notes);
   };
   if (one_fits()) return;
-  double predicted = kNoLimit, more = 0;  // bytes of the smallest, and what it takes beyond them
-  for (const TuneRow& row : rows)
-    if (row.tensor_bytes > 0 && LargestPeak(row.candidate) < predicted) {
-      predicted = LargestPeak(row.candidate);
-      more = static_cast<double>(row.tensor_bytes) - predicted;
-    }
+  double more = 0;  // bytes that the smallest of a body takes beyond what was predicted
+  for (const std::string& body : {std::string(), std::string("autograd")}) {
+    double predicted = kNoLimit, error = 0;
+    for (const TuneRow& row : rows)
+      if (row.tensor_bytes > 0 && !row.variant && row.candidate.body == body &&
+          LargestPeak(row.candidate) < predicted) {
+        predicted = LargestPeak(row.candidate);
+        error = static_cast<double>(row.tensor_bytes) - predicted;
+      }
+    more = std::max(more, error);
+  }
   if (more > 0 && !budget.IsOver()) {
     outcome.notes.push_back("every candidate takes more than was predicted, the smallest by " +
                             SizeText(static_cast<int64_t>(more)) +
@@ -450,6 +465,13 @@ void RunCandidates(const TuneRequest& request, const Job& job, TuneProblem& prob
   double busiest = 0;
   for (const TuneRow& row : outcome.rows) busiest = std::max(busiest, row.others);
   if (busiest > kDisturbing) outcome.notes.push_back(DisturbedText(busiest, "candidates ran"));
+}
+
+// Returns the step of the best candidate found whose modules compute like the winner's.
+double BestStepOf(const TuneResult& found, const TuneCandidate& winner) {
+  for (const TuneCandidate& each : found.best)
+    if (each.body == winner.body) return each.step;
+  return winner.step;
 }
 
 // Returns the limit of each rank in bytes; empty if none has one.
@@ -524,8 +546,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     files["job.json"] = JobText(job, outcome.rows.front(), request.output + "/job.json");
   files.erase(kTunePlan);
   if (!winner.plan.ranks.empty()) files[kTunePlan] = WritePlan(winner.plan);
-  const std::vector<TuneCandidate>& best = outcome.found.best;
-  outcome.help = WhatHelps(problem, winner, best.empty() ? winner.step : best.front().step);
+  outcome.help = WhatHelps(problem, winner, BestStepOf(outcome.found, winner));
   outcome.limits = LimitsOf(problem, request.ranks);
   files[kPage] = TunePage(request, problem, outcome, StartLine(request, outcome));
   outcome.interrupted = TuneBudget::Interrupted();

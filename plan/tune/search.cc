@@ -163,13 +163,19 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   if (!result.best.empty()) result.large.clear();
 }
 
+// What is kept: so many candidates, if their steps are shorter than a limit.
+struct Wanted {
+  size_t keep = 1;
+  double shorter_than = kNoLimit;  // seconds
+};
+
 // Returns the step from which on no candidate of a kind is kept.
-double TooSlow(const TuneResult& result, TuneKind kind, size_t keep) {
-  if (result.best.size() < keep) return kNoLimit;
+double TooSlow(const TuneResult& result, TuneKind kind, const Wanted& wanted) {
+  if (result.best.size() < wanted.keep) return wanted.shorter_than;
   double own = kClearlySlower * result.best.front().step;
   if (const auto known = result.by_kind.find(kind); known != result.by_kind.end())
     own = std::min(own, known->second.step);
-  return std::max(own, result.best.back().step);
+  return std::min(std::max(own, result.best.back().step), wanted.shorter_than);
 }
 
 // Returns true if weights, gradients and optimizer state alone, shared evenly, are over the limits.
@@ -182,11 +188,11 @@ bool IsTooLarge(const TuneProblem& problem, const TuneProfile& profile) {
 }
 
 // Cuts and predicts a choice, unless a bound excludes it.
-void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts& cuts,
+void Try(const TuneProblem& problem, const Choice& choice, const Wanted& wanted, TuneCuts& cuts,
          TuneResult& result) {
   if (static_cast<size_t>(choice.cut.stages) > problem.manifest.modules.size())
     return void(++result.unfit);
-  const double too_slow = TooSlow(result, TuneKindOf(choice), keep);
+  const double too_slow = TooSlow(result, TuneKindOf(choice), wanted);
   if (choice.bound >= too_slow) return void(++result.pruned);
   if (!result.best.empty() && !problem.forward_only && IsTooLarge(problem, *choice.cut.profile))
     return void(++result.over);
@@ -218,7 +224,7 @@ void Try(const TuneProblem& problem, const Choice& choice, size_t keep, TuneCuts
     candidate = Predict(problem, profile, WithWeightsOnDisk(problem, profile, *conf, microbatches),
                         schedule, microbatches, {});
   candidate.bound = bound;
-  Keep(problem, candidate, keep, result);
+  Keep(problem, candidate, wanted.keep, result);
 }
 
 // Returns the order that zb-auto finds for the stages and placement of a candidate; none if none
@@ -295,10 +301,11 @@ TuneKind TuneKindOf(const TuneCandidate& candidate) {
   return {candidate.ranks, HasReplicas(candidate.conf.stage_to_ranks)};
 }
 
-TuneResult SearchTune(const TuneProblem& problem, size_t keep) {
+TuneResult SearchTune(const TuneProblem& problem, size_t keep, double shorter_than) {
   TuneResult result;
   TuneCuts cuts(problem);
-  for (const Choice& choice : AllChoices(problem)) Try(problem, choice, keep, cuts, result);
+  const Wanted wanted = {keep, shorter_than};
+  for (const Choice& choice : AllChoices(problem)) Try(problem, choice, wanted, cuts, result);
   if (problem.searched) SearchOrders(problem, keep, result);
   return result;
 }
@@ -307,7 +314,7 @@ bool AnyFits(const TuneProblem& problem) {
   TuneResult result;
   TuneCuts cuts(problem);
   for (const Choice& choice : AllChoices(problem)) {
-    Try(problem, choice, 1, cuts, result);
+    Try(problem, choice, {}, cuts, result);
     if (!result.best.empty()) return true;
   }
   if (problem.searched) SearchOrders(problem, 1, result);

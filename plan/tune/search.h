@@ -35,8 +35,9 @@ struct TuneResult {
 // Returns the `keep` best candidates. Simulates them in the order of a bound that needs no cut, and
 // cuts and simulates none whose bound is above the last of the best so far, and above the best of
 // their kind or kClearlySlower times the best. Then zb-auto searches better orders for the best of
-// them. All limits are in work, so the same problem gives the same result.
-TuneResult SearchTune(const TuneProblem& problem, size_t keep);
+// them. All limits are in work, so the same problem gives the same result. Looks only for
+// steps shorter than `shorter_than` seconds.
+TuneResult SearchTune(const TuneProblem& problem, size_t keep, double shorter_than = kNoLimit);
 
 // Returns true if that search finds a candidate. Ends with the first, so it is faster.
 bool AnyFits(const TuneProblem& problem);

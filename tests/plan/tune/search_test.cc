@@ -61,6 +61,17 @@ TEST(Tune, PruningLosesNoneOfTheBestOfEachKind) {
   }
 }
 
+TEST(Tune, FindsWhatIsShorterThanALimitWithLessWork) {
+  std::mt19937 random(3);
+  const TuneProblem problem = ProblemOf(RandomWork(random, 8), 16);
+  const TuneResult all = SearchTune(problem, 5);
+  ASSERT_EQ(all.best.size(), 5u);
+  const TuneResult some = SearchTune(problem, 5, all.best[2].step);
+  ASSERT_GE(some.best.size(), 2u);
+  for (const size_t i : {0, 1}) EXPECT_EQ(some.best[i].step, all.best[i].step);
+  EXPECT_LT(some.simulated, all.simulated);
+}
+
 TEST(Tune, EveryCandidateIsWhatItSays) {
   std::mt19937 random(2);
   const TuneProblem problem = ProblemOf(RandomWork(random, 8), 16);
