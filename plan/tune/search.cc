@@ -163,7 +163,7 @@ void Keep(const TuneProblem& problem, const TuneCandidate& candidate, size_t kee
   if (!result.best.empty()) result.large.clear();
 }
 
-// What is kept: so many candidates, if their steps are shorter than a limit.
+// A search keeps so many candidates, and looks only for steps shorter than a limit.
 struct Wanted {
   size_t keep = 1;
   double shorter_than = kNoLimit;  // seconds
