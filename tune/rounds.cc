@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -161,6 +162,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
   TuneRun run = RunOfRow(request, job, row, files);
   run.in_process = RunsInProcess(request, run.ranks);
   run.steps = 1;
+  const std::vector<double> checks = CheckBytes(job, problem, row.candidate);
   std::string over;
   // A rank takes a message more if a busy machine delays the receiver: then it is measured again.
   for (int attempt = 0; attempt < 2 && (attempt == 0 || !over.empty()); ++attempt) {
@@ -170,7 +172,8 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
       return attempt > 0;
     }
     over.clear();
-    row.tensor_bytes = 0;
+    row.tensor_bytes = row.needed_bytes = 0;
+    row.unforeseen = 0;
     for (int rank = 0; rank < run.ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
       auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
@@ -178,10 +181,16 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
       if (job.accumulate * row.candidate.minibatches > 1)
         bytes += GradientBytes(job, problem, row.candidate.conf, rank);
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
-      if (static_cast<double>(bytes) > RankLimit(problem, rank))
-        over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) + ", more than " +
-               request.options + "memory " + request.memory + ", and " +
-               SizeText(static_cast<int64_t>(row.candidate.peak_bytes[at])) + " was predicted";
+      const auto check = static_cast<int64_t>(checks[at]);
+      const double predicted = row.candidate.peak_bytes[at];
+      bytes += check;
+      row.needed_bytes = std::max(row.needed_bytes, bytes);
+      if (static_cast<double>(bytes) <= RankLimit(problem, rank)) continue;
+      row.unforeseen = std::max(row.unforeseen, static_cast<double>(bytes) - predicted);
+      over = "rank " + std::to_string(rank) + " takes " + SizeText(bytes) +
+             (check > 0 ? " (including " + SizeText(check) + " to check operation lists)" : "") +
+             ", more than " + request.options + "memory " + request.memory + ", and " +
+             SizeText(static_cast<int64_t>(predicted)) + " was predicted";
     }
   }
   row.failure = over;
@@ -335,10 +344,10 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
 }
 
 void SortRows(std::vector<TuneRow>& rows) {
-  auto key = [](const TuneRow& row) -> std::pair<int, double> {
-    if (!row.failure.empty()) return {2, 0};
-    if (row.steps.empty()) return {1, row.candidate.step};
-    return {0, Median(row.steps)};
+  auto key = [](const TuneRow& row) -> std::tuple<int, bool, double> {
+    if (!row.failure.empty()) return {2, false, 0};
+    if (!row.steps.empty()) return {0, false, Median(row.steps)};
+    return {1, !row.candidate.body.empty(), row.candidate.step};  // predicted with times of lists
   };
   std::stable_sort(rows.begin(), rows.end(),
                    [&](const TuneRow& a, const TuneRow& b) { return key(a) < key(b); });

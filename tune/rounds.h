@@ -26,6 +26,8 @@ struct TuneRow {
   double others = 0;          // most cores that other programs used meanwhile
   int64_t process_bytes = 0;  // measured: the largest process of any rank
   int64_t tensor_bytes = 0;   // measured under a memory limit: tensors of the largest rank
+  int64_t needed_bytes = 0;   // with CheckBytes, which short runs hardly ever show
+  double unforeseen = 0;      // bytes that a rank over its limit needs more than was predicted
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };
 
@@ -68,6 +70,7 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
                    std::vector<std::string>& notes);
 
 // Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
+// Predictions have the times of lists, so those of candidates that compute with autograd come last.
 void SortRows(std::vector<TuneRow>& rows);
 
 }  // namespace pipewright

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -349,6 +350,10 @@ Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& 
                 "tune measures on CPUs, and the job runs on " + given.device,
                 "leave it out to tune for CPUs, or describe the devices for an estimate "
                 "(pipewright tune --machines FILE)");
+  if (const char* body = std::getenv("PIPEWRIGHT_BODY"); body && *body && !request.infers())
+    throw Error(std::string("PIPEWRIGHT_BODY=") + body,
+                "overrides how modules compute, which tune chooses",
+                "unset it; to choose a body, set \"body\" in the job");
   Job job = given;
   request.most_samples = SamplesOf(given);  // larger microbatches may not fit
   if (job.accumulate > 1) notes.push_back(MergeMinibatches(request, job));
@@ -420,20 +425,22 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
   for (const std::string& body : {std::string(), std::string("autograd")}) {
     double predicted = kNoLimit, error = 0;
     for (const TuneRow& row : rows)
-      if (row.tensor_bytes > 0 && !row.variant && row.candidate.body == body &&
+      if (row.needed_bytes > 0 && !row.variant && row.candidate.body == body &&
           LargestPeak(row.candidate) < predicted) {
         predicted = LargestPeak(row.candidate);
-        error = static_cast<double>(row.tensor_bytes) - predicted;
+        error = row.unforeseen;
       }
     more = std::max(more, error);
   }
   if (more > 0 && !budget.IsOver()) {
-    outcome.notes.push_back("every candidate takes more than was predicted, the smallest by " +
-                            SizeText(static_cast<int64_t>(more)) +
-                            ": tune searched again, with that added to every prediction");
+    outcome.notes.push_back(
+        "every candidate takes more than was predicted: tune searched again, with " +
+        SizeText(static_cast<int64_t>(more)) + " added to every prediction");
     Say(request, outcome.notes.back());
-    for (TuneProfile& each : problem.profiles)
+    for (TuneProfile& each : problem.profiles) {
+      each.loss_peak += more;
       for (ProfileNode& node : each.profile.nodes) node.peak += more;
+    }
     outcome.found = Search(request, job, problem);
     const std::vector<TuneRow> ran = rows;
     for (const TuneRow& row : RowsOf(request, std::nullopt, problem, outcome))
@@ -444,10 +451,10 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
   }
   int64_t least = 0;
   for (const TuneRow& row : rows)
-    if (row.tensor_bytes > 0 && (least == 0 || row.tensor_bytes < least)) least = row.tensor_bytes;
+    if (row.needed_bytes > 0 && (least == 0 || row.needed_bytes < least)) least = row.needed_bytes;
   if (least > 0)
     throw Error(request.options + "memory " + request.memory,
-                "every candidate that ran takes more than was predicted: the smallest takes " +
+                "every candidate that ran takes more than was predicted: the smallest needs " +
                     SizeText(least) + " on a rank",
                 "give " + request.options + "memory " + std::to_string(least) + " or more");
 }

@@ -12,11 +12,6 @@ namespace pipewright {
 
 namespace {
 
-Plan OrderOfCandidate(const TuneCandidate& c) {
-  if (!c.plan.ranks.empty()) return c.plan;
-  return OrderOfSchedule(c.conf, c.schedule, c.ranks, c.microbatches);
-}
-
 // Returns the step with links `factor` times as fast.
 double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate, double factor) {
   const TuneProfile& profile = ProfileOfCandidate(problem, candidate);

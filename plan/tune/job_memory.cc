@@ -1,6 +1,10 @@
 #include "plan/tune/job_memory.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "plan/placement/kept_bytes.h"
+#include "plan/tune/predict.h"
 
 namespace pipewright {
 
@@ -12,10 +16,18 @@ bool IsOnCpu(const Job& job) { return job.device.empty() || job.device == "cpu";
 
 // Returns the bytes that a check takes: one microbatch in a thousand runs by autograd's body, too.
 // Modules on other devices have no lists.
-double CheckBytes(const Job& job, const TuneProblem& problem, const ProfileNode& node) {
+double CheckOf(const Job& job, const TuneProblem& problem, const ProfileNode& node) {
   const bool open = !job.body || *job.body == BodyChoice::kAuto;
   const bool checks = HasLimit(problem) && IsOnCpu(job) && (open || node.body == kLists);
   return checks ? node.kept + node.trained : 0;
+}
+
+// Makes peaks what they are without checks. They are already if all modules compute with autograd.
+void LeaveOutChecks(const Job& job, const TuneProblem& problem, TuneProfile& profile) {
+  if (profile.body == kAutograd) return;
+  if (!problem.merges)
+    for (ProfileNode& node : profile.profile.nodes) node.peak -= CheckOf(job, problem, node);
+  profile.checks.clear();
 }
 
 }  // namespace
@@ -34,7 +46,7 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
       node.buffers += state;
       node.peak += state;  // which includes parameters and buffers
       (problem.merges ? each.checks[static_cast<size_t>(node.module)] : node.peak) +=
-          CheckBytes(job, problem, node);
+          CheckOf(job, problem, node);
     }
   }
 }
@@ -43,14 +55,28 @@ bool UseAutograd(const Job& job, TuneProblem& problem) {
   if (job.body || !HasLimit(problem) || !IsOnCpu(job)) return false;
   for (TuneProfile& each : problem.profiles) {
     if (each.body == kAutograd) return false;  // they do already
+    LeaveOutChecks(job, problem, each);
     each.body = kAutograd;
-    for (ProfileNode& node : each.profile.nodes) {
-      if (!problem.merges) node.peak -= CheckBytes(job, problem, node);
-      node.body = kAutograd;
-    }
-    each.checks.clear();
+    for (ProfileNode& node : each.profile.nodes) node.body = kAutograd;
   }
   return true;
+}
+
+std::vector<double> CheckBytes(const Job& job, const TuneProblem& problem,
+                               const TuneCandidate& candidate) {
+  std::vector<double> bytes(candidate.peak_bytes.size(), 0);
+  if (candidate.body == kAutograd) return bytes;
+  TuneProblem without = problem;
+  for (TuneProfile& each : without.profiles) LeaveOutChecks(job, problem, each);
+  const TuneProfile& profile = ProfileOfCandidate(without, candidate);
+  const Costs costs = CostsOfConf(without, profile, candidate.conf);
+  const Plan order = OrderOfCandidate(candidate);
+  const TuneCandidate predicted =
+      PredictOrder({without, profile, candidate.conf, costs, order}, candidate.schedule,
+                   candidate.recompute, candidate.minibatches);
+  for (size_t rank = 0; rank < bytes.size(); ++rank)
+    bytes[rank] = std::max(0.0, candidate.peak_bytes[rank] - predicted.peak_bytes[rank]);
+  return bytes;
 }
 
 int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank) {

@@ -1,6 +1,7 @@
 // The memory that a job keeps for the parameters it trains.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "formats/job.h"
 #include "plan/tune/problem.h"
@@ -20,6 +21,12 @@ void CountOptimizer(const Job& job, TuneProblem& problem);
 // the profile. Returns false if that changes nothing: the job says which body modules have, they
 // compute with autograd already, no memory is limited, or the job is not for CPUs.
 bool UseAutograd(const Job& job, TuneProblem& problem);
+
+// After CountOptimizer, returns by how many bytes checks of lists of operations raise the predicted
+// peak of each rank of a candidate. A run of a few steps hardly ever has a check: one microbatch in
+// a thousand is checked.
+std::vector<double> CheckBytes(const Job& job, const TuneProblem& problem,
+                               const TuneCandidate& candidate);
 
 // Returns the bytes of a rank's sums of gradients.
 int64_t GradientBytes(const Job& job, const TuneProblem& problem, const Conf& conf, int rank);

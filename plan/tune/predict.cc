@@ -218,6 +218,12 @@ Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, i
                       conf.stage_to_ranks, options);
 }
 
+Plan OrderOfCandidate(const TuneCandidate& candidate) {
+  if (!candidate.plan.ranks.empty()) return candidate.plan;
+  return OrderOfSchedule(candidate.conf, candidate.schedule, candidate.ranks,
+                         candidate.microbatches);
+}
+
 TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
                            const std::vector<int>& recompute, int minibatches) {
   const Plan plan = Lowered(prospect);

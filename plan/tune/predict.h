@@ -26,6 +26,9 @@ double ExchangeTime(const Conf& conf, const Costs& costs);
 // for these numbers.
 Plan OrderOfSchedule(const Conf& conf, const std::string& schedule, int ranks, int microbatches);
 
+// Returns the order of a candidate: its plan, or else that of its schedule.
+Plan OrderOfCandidate(const TuneCandidate& candidate);
+
 // Describes a candidate to predict. `order` may have only compute actions, or be a whole plan.
 struct Prospect {
   const TuneProblem& problem;

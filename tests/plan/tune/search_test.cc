@@ -369,6 +369,34 @@ TEST(Tune, AutogradFitsWhereChecksDoNot) {
   for (const TuneCandidate& each : found) EXPECT_EQ(each.body, "autograd");
 }
 
+TEST(Tune, ChecksOfACandidate) {
+  Conf conf = GroupModules(6, 2);
+  conf.stage_to_ranks = {{0}, {1}};
+  for (const bool merges : {false, true}) {
+    TuneProblem problem = UnevenProblem();
+    problem.merges = merges;
+    for (ProfileNode& node : problem.profiles[0].profile.nodes) node.kept = 1e5, node.peak = 3e6;
+    TuneProblem without = problem;
+    problem.memory = 1e12;
+    CountOptimizer(Job(), problem);
+    CountOptimizer(Job(), without);
+    const auto predict = [&](const TuneProblem& p) {
+      return Predict(p, p.profiles[0], conf, "1f1b", 4, {});
+    };
+    TuneCandidate candidate = predict(problem);
+    const std::vector<double> lower = predict(without).peak_bytes,
+                              checks = CheckBytes(Job(), problem, candidate);
+    for (size_t rank : {0, 1}) {
+      EXPECT_GE(checks[rank], merges ? 3e5 : 1e5);
+      EXPECT_EQ(checks[rank], candidate.peak_bytes[rank] - lower[rank]);
+    }
+    ASSERT_TRUE(UseAutograd(Job(), problem));
+    EXPECT_EQ(CheckBytes(Job(), problem, candidate), checks);
+    candidate.body = "autograd";
+    EXPECT_EQ(CheckBytes(Job(), problem, candidate), (std::vector<double>{0, 0}));
+  }
+}
+
 // A stage that will be one module is checked as a whole.
 TEST(Tune, ChecksOfAStageAddUp) {
   TuneProblem problem = UnevenProblem();
