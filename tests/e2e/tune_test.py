@@ -611,8 +611,9 @@ class Tune(Reports):
         for options, second in (([], "8"), (["--memory", "1GB"], "1")):
             result = self.tune("order", "--no-measure", "--force", *options)
             self.succeed(result)
-            sizes = re.findall(r"^profile \d+ of \d+: .* (\d+) samples?", result.out, re.MULTILINE)
-            self.assertEqual(list(dict.fromkeys(sizes))[:2], ["2", second], result.out)
+            points = re.findall(r"^profile \d+ of \d+: (\d+) ranks?.* (\d+) samples?", result.out, re.MULTILINE)
+            self.assertEqual(list(dict.fromkeys(size for _, size in points))[:2], ["2", second], result.out)
+            self.assertEqual([ranks for ranks, size in points if size == second], ["2", "1"], result.out)
 
     def test_the_result_is_said(self):
         result = self.tune("said", "--no-measure", "--force")

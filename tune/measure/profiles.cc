@@ -105,8 +105,8 @@ bool GetPoint(Measuring& state, const Point& point) {
 
 // Returns the points in the order of measuring: the job's own first, so that it is there however
 // short the budget is. Then the largest size (under a memory limit, the smallest), since those
-// between can be interpolated, and those closest to its own, each on all numbers of ranks; what
-// does not use all cores comes last.
+// between can be interpolated, and those closest to its own, each on all numbers of ranks: the most
+// first, which most candidates have. What does not use all cores comes last.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
@@ -124,7 +124,7 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   if (!state.problem.machines.speeds.empty()) counts = {1};
   std::vector<Point> points, others;  // others do not have one thread for each core
   for (int64_t size : ordered)
-    for (int ranks : counts) {
+    for (int ranks : std::vector<int>(counts.rbegin(), counts.rend())) {
       const int share = std::max(1, CoresHere() / RanksOnOneHost(state.request.start.hosts, ranks));
       const std::set<int> threads = ThreadCounts(state.request, state.job, ranks, CoresHere());
       for (int count : threads)
