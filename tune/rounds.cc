@@ -162,7 +162,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
   TuneRun run = RunOfRow(request, job, row, files);
   run.in_process = RunsInProcess(request, run.ranks);
   run.steps = 1;
-  const std::vector<double> checks = CheckBytes(job, problem, row.candidate);
+  row.checks = CheckBytes(job, problem, row.candidate);
   std::string over;
   // A rank takes a message more if a busy machine delays the receiver: then it is measured again.
   for (int attempt = 0; attempt < 2 && (attempt == 0 || !over.empty()); ++attempt) {
@@ -181,7 +181,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
       if (job.accumulate * row.candidate.minibatches > 1)
         bytes += GradientBytes(job, problem, row.candidate.conf, rank);
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
-      const auto check = static_cast<int64_t>(checks[at]);
+      const auto check = static_cast<int64_t>(row.checks[at]);
       const double predicted = row.candidate.peak_bytes[at];
       bytes += check;
       row.needed_bytes = std::max(row.needed_bytes, bytes);

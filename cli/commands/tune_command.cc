@@ -102,7 +102,9 @@ static std::vector<std::string> CheckCut(const TuneRequest& request, const TuneO
       " a step of one minibatch in `bench`"};
   const Json& ranks = figures->at("ranks");
   for (size_t rank = 0; rank < std::min(ranks.size(), outcome.limits.size()); ++rank)
-    if (const auto bytes = ranks.at(rank).at("peak_bytes").get<int64_t>();
+    if (const int64_t bytes =
+            ranks.at(rank).at("peak_bytes").get<int64_t>() +
+            (winner.checks.empty() ? 0 : static_cast<int64_t>(winner.checks[rank]));
         static_cast<double>(bytes) > outcome.limits[rank] && (!winner.in_process || rank == 0))
       notes.push_back("rank " + std::to_string(rank) + " of " + request.cut_package + " takes " +
                       SizeText(bytes) + ", more than its limit of " +

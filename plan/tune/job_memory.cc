@@ -14,19 +14,18 @@ constexpr char kLists[] = "lists", kAutograd[] = "autograd";
 
 bool IsOnCpu(const Job& job) { return job.device.empty() || job.device == "cpu"; }
 
-// Returns the bytes that a check takes: one microbatch in a thousand runs by autograd's body, too.
-// Modules on other devices have no lists.
-double CheckOf(const Job& job, const TuneProblem& problem, const ProfileNode& node) {
+// Returns true if a module may be checked: one microbatch in a thousand runs by autograd's body,
+// too. Modules on other devices have no lists.
+bool IsChecked(const Job& job, const TuneProblem& problem, const ProfileNode& node) {
   const bool open = !job.body || *job.body == BodyChoice::kAuto;
-  const bool checks = HasLimit(problem) && IsOnCpu(job) && (open || node.body == kLists);
-  return checks ? node.kept + node.trained : 0;
+  return HasLimit(problem) && IsOnCpu(job) && (open || node.body == kLists);
 }
 
 // Makes peaks what they are without checks. They are already if all modules compute with autograd.
 void LeaveOutChecks(const Job& job, const TuneProblem& problem, TuneProfile& profile) {
   if (profile.body == kAutograd) return;
-  if (!problem.merges)
-    for (ProfileNode& node : profile.profile.nodes) node.peak -= CheckOf(job, problem, node);
+  for (ProfileNode& node : profile.profile.nodes)
+    if (!problem.merges && IsChecked(job, problem, node)) node.peak -= node.trained;
   profile.checks.clear();
 }
 
@@ -36,7 +35,7 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const Conf conf = GroupModules(modules, modules);  // module m on rank m
   for (TuneProfile& each : problem.profiles) {
-    if (problem.merges) each.checks.assign(problem.manifest.modules.size(), 0);
+    if (HasLimit(problem)) each.checks.assign(problem.manifest.modules.size(), 0);
     for (ProfileNode& node : each.profile.nodes) {
       const KeptBytes kept = KeptBytesOf(problem.manifest, conf, {}, node.module, &job);
       // If a step accumulates minibatches, all but the first start with sums of gradients.
@@ -45,8 +44,10 @@ void CountOptimizer(const Job& job, TuneProblem& problem) {
       node.trained = static_cast<double>(kept.gradients);
       node.buffers += state;
       node.peak += state;  // which includes parameters and buffers
-      (problem.merges ? each.checks[static_cast<size_t>(node.module)] : node.peak) +=
-          CheckOf(job, problem, node);
+      if (!IsChecked(job, problem, node)) continue;
+      double& check = each.checks[static_cast<size_t>(node.module)];
+      check += node.kept;
+      (problem.merges ? check : node.peak) += node.trained;
     }
   }
 }

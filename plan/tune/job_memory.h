@@ -12,9 +12,8 @@ namespace pipewright {
 // those of the job, and adds the bytes of its optimizer to the modules: frozen parameters have
 // neither, state on disk takes no memory, and 16-bit parameters may have 32-bit copies. Counts
 // gradients twice if a step accumulates minibatches: that is the most that they may take. Under a
-// memory limit, peaks of modules that may be lists of operations include what a check of them
-// takes, or TuneProfile::checks has it, if the modules of a stage will be one. The manifest of
-// `problem` says what is frozen.
+// memory limit, counts checks of modules that may be lists of operations (TuneProfile::checks). The
+// manifest of `problem` says what is frozen.
 void CountOptimizer(const Job& job, TuneProblem& problem);
 
 // After CountOptimizer, makes all modules compute with autograd, so without checks, in the times of

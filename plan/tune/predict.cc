@@ -180,9 +180,13 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   };
   for (double* bytes : peaks(last)) *bytes = std::max(*bytes, last.activation + profile.loss_peak);
   last.activation += profile.loss_kept;
-  for (size_t m = 0; m < profile.checks.size(); ++m)
-    for (double* bytes : peaks(costs.stages[static_cast<size_t>(conf.module_to_stage[m])]))
-      *bytes += profile.checks[m];
+  std::vector<double> checks(costs.stages.size(), 0);  // of one module at a time
+  for (size_t m = 0; m < profile.checks.size(); ++m) {
+    double& check = checks[static_cast<size_t>(conf.module_to_stage[m])];
+    check = problem.merges ? check + profile.checks[m] : std::max(check, profile.checks[m]);
+  }
+  for (size_t s = 0; s < checks.size(); ++s)
+    for (double* bytes : peaks(costs.stages[s])) *bytes += checks[s];
   for (StageCosts& stage : costs.stages)
     stage.step = stage.gradients * profile.step_per_byte * kMicroseconds;
   if (!problem.machines.speeds.empty()) UseMachines(problem.machines, conf, costs);

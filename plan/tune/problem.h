@@ -32,8 +32,9 @@ struct TuneProfile {
   // according to `profile.links`.
   double exchange = 1;
   std::string body = {};  // of all modules, as in a job; empty: the job's
-  // Bytes that a check of each module takes, if the modules of a stage will be one: then its check
-  // takes their sum. Empty: included in the peaks of modules.
+  // Bytes that a check of each module keeps from its forward to its backward. Peaks of modules have
+  // the gradients that it makes besides. If the modules of a stage will be one, these are here,
+  // too, and the check of a stage takes the sum. Empty: nothing is checked.
   std::vector<double> checks = {};
 };
 

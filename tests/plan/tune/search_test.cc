@@ -376,6 +376,7 @@ TEST(Tune, ChecksOfACandidate) {
     TuneProblem problem = UnevenProblem();
     problem.merges = merges;
     for (ProfileNode& node : problem.profiles[0].profile.nodes) node.kept = 1e5, node.peak = 3e6;
+    problem.profiles[0].loss_peak = 1e8;  // larger than all peaks of modules
     TuneProblem without = problem;
     problem.memory = 1e12;
     CountOptimizer(Job(), problem);
@@ -400,6 +401,7 @@ TEST(Tune, ChecksOfACandidate) {
 // A stage that will be one module is checked as a whole.
 TEST(Tune, ChecksOfAStageAddUp) {
   TuneProblem problem = UnevenProblem();
+  problem.merges = true;
   const int modules = static_cast<int>(problem.manifest.modules.size());
   Conf conf = GroupModules(modules, 2);
   conf.stage_to_ranks = {{0}, {1}};
