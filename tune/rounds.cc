@@ -318,6 +318,8 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
     notes.push_back("the memory of ranks that are threads is predicted, and not measured");
     return true;
   }
+  double more = 0;  // bytes that candidates took beyond their predictions, at most
+  for (const TuneRow& row : rows) more = std::max(more, row.unforeseen);
   for (;;) {
     SortRows(rows);
     TuneRow& row = rows.front();
@@ -325,19 +327,22 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
     Say(request, "memory of the fastest candidate");
     try {
       if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row)) {
-        if (Fits(problem, row.candidate)) {
+        TuneCandidate foreseen = row.candidate;  // with what others took beyond their predictions
+        for (double& bytes : foreseen.peak_bytes) bytes += more;
+        if (Fits(problem, foreseen)) {
           notes.push_back(budget.Ended() +
                           " ended tune before the memory of the fastest candidate was measured: it "
                           "is predicted");
           return true;
         }
-        row.failure =
-            "it is predicted to take more than " + request.options + "memory " + request.memory;
+        row.failure = "it is expected to take more than " + request.options + "memory " +
+                      request.memory + (more > 0 ? ", as others did" : "");
       }
     } catch (const Error& error) {
       row.failure = error.what();
     }
     if (row.failure.empty()) return true;
+    more = std::max(more, row.unforeseen);
     notes.push_back("the fastest candidate is dropped: " + row.failure);
     Say(request, notes.back());
   }

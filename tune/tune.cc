@@ -442,6 +442,7 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
       for (ProfileNode& node : each.profile.nodes) node.peak += more;
     }
     outcome.found = Search(request, job, problem);
+    for (TuneRow& row : rows) row.unforeseen = 0;  // predictions have it now
     const std::vector<TuneRow> ran = rows;
     for (const TuneRow& row : RowsOf(request, std::nullopt, problem, outcome))
       if (std::none_of(ran.begin(), ran.end(),

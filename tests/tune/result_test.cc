@@ -40,6 +40,23 @@ TEST(TuneResult, MeasuredRowsComeFirst) {
   EXPECT_EQ(rows.back().failure, "no memory");
 }
 
+// Once the time is over, what others took beyond their predictions counts: nothing else is known.
+TEST(TuneResult, WhatWasNotMeasuredIsExpectedToExceedItsPrediction) {
+  TuneRequest request;
+  request.memory = "2200";
+  TuneProblem problem;
+  problem.memory = 2200;
+  std::vector<std::string> notes;
+  std::vector<TuneRow> rows = {Row(1, {1}), Row(1, {2}), Row(1, {3}, "over the limit")};
+  rows[1].candidate.peak_bytes = {1024, 1500};
+  std::vector<TuneRow> unmeasured = rows;
+  EXPECT_TRUE(DropOverLimit(request, Job(), problem, TuneBudget(0), unmeasured, notes));
+  EXPECT_EQ(unmeasured[0].steps, std::vector<double>{1});
+  rows[2].unforeseen = 300;  // 2048 and 300 are more than 2200
+  EXPECT_TRUE(DropOverLimit(request, Job(), problem, TuneBudget(0), rows, notes));
+  EXPECT_EQ(rows[0].steps, std::vector<double>{2});
+}
+
 // Runs of candidates with as many ranks tell best how much longer a run takes than predicted.
 TEST(TuneResult, ExpectedStepsFollowWhatWasMeasured) {
   TuneCandidate candidate;
