@@ -318,8 +318,6 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
     notes.push_back("the memory of ranks that are threads is predicted, and not measured");
     return true;
   }
-  double more = 0;  // bytes that candidates took beyond their predictions, at most
-  for (const TuneRow& row : rows) more = std::max(more, row.unforeseen);
   for (;;) {
     SortRows(rows);
     TuneRow& row = rows.front();
@@ -327,7 +325,9 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
     Say(request, "memory of the fastest candidate");
     try {
       if (budget.IsOver() || !MeasureMemory(request, job, problem, budget, row)) {
-        TuneCandidate foreseen = row.candidate;  // with what others took beyond their predictions
+        double more = 0;  // bytes that others took beyond their predictions, at most
+        for (const TuneRow& each : rows) more = std::max(more, each.unforeseen);
+        TuneCandidate foreseen = row.candidate;
         for (double& bytes : foreseen.peak_bytes) bytes += more;
         if (Fits(problem, foreseen)) {
           notes.push_back(budget.Ended() +
@@ -342,7 +342,6 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
       row.failure = error.what();
     }
     if (row.failure.empty()) return true;
-    more = std::max(more, row.unforeseen);
     notes.push_back("the fastest candidate is dropped: " + row.failure);
     Say(request, notes.back());
   }

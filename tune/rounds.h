@@ -27,7 +27,7 @@ struct TuneRow {
   int64_t process_bytes = 0;  // measured: the largest process of any rank
   int64_t tensor_bytes = 0;   // measured under a memory limit: tensors of the largest rank
   int64_t needed_bytes = 0;   // with checks, which short runs hardly ever show
-  double unforeseen = 0;      // bytes that a rank over its limit needs more than was predicted
+  double unforeseen = 0;      // bytes beyond its prediction that a rank over its limit needs
   std::vector<double> checks = {};  // CheckBytes, if its memory was measured
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };

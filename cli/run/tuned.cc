@@ -151,7 +151,7 @@ void StartRanksHere(const RunOptions& options) {
     ranks = static_cast<int>(all->size());
     if (hosts.empty()) hosts = HostList(*all);
   } else {
-    const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");  // `srun --mpi=none` sets no other
+    const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");  // the only sign of `srun --mpi=none`
     if (LaunchedRank() > 0 || std::getenv("PMIX_RANK") || std::getenv("PMI_RANK") ||
         (tasks && std::atoi(tasks) > 1))
       throw UsageError("--tune", "needs to start the ranks itself, and another program has",
