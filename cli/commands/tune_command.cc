@@ -87,6 +87,8 @@ static std::vector<std::string> CheckCut(const TuneRequest& request, const TuneO
   TuneRun run = {request.cut_package, request.output + "/job.json", request.output + "/conf.json",
                  winner.candidate.ranks, winner.in_process};
   run.start = request.start;
+  // Threads free tensors of each other, so ranks are processes where their memory counts.
+  if (!outcome.limits.empty()) run.in_process = RunsInProcess(request, run.ranks);
   std::optional<Json> figures;
   try {
     if (!budget.IsOver()) figures = BenchRun(run, budget);
@@ -105,7 +107,7 @@ static std::vector<std::string> CheckCut(const TuneRequest& request, const TuneO
     if (const int64_t bytes =
             ranks.at(rank).at("peak_bytes").get<int64_t>() +
             (winner.checks.empty() ? 0 : static_cast<int64_t>(winner.checks[rank]));
-        static_cast<double>(bytes) > outcome.limits[rank] && (!winner.in_process || rank == 0))
+        static_cast<double>(bytes) > outcome.limits[rank] && (!run.in_process || run.ranks == 1))
       notes.push_back("rank " + std::to_string(rank) + " of " + request.cut_package + " takes " +
                       SizeText(bytes) + ", more than its limit of " +
                       SizeText(static_cast<int64_t>(outcome.limits[rank])));
