@@ -107,7 +107,7 @@ std::string NameOf(const TuneRequest& request, const Job& job, const TuneShape& 
 }
 
 // Returns the sizes to measure: the job's own, the largest of which each rank can have a
-// microbatch, and the largest.
+// microbatch, and, if the two are too close to extrapolate from, the largest.
 std::vector<int64_t> SizesOf(const Job& job, const TuneProblem& problem, const TuneShape& shape) {
   std::vector<int64_t> sizes = {job.microbatch_size, 0, 0};
   for (const TuneProfile& each : problem.profiles) {
@@ -117,6 +117,7 @@ std::vector<int64_t> SizesOf(const Job& job, const TuneProblem& problem, const T
     sizes[2] = std::max(sizes[2], size);
   }
   if (sizes[1] == 0 || !problem.machines.speeds.empty()) sizes[1] = sizes[2];
+  if (sizes[1] >= 2 * sizes[0]) sizes[2] = sizes[1];
   return sizes;
 }
 

@@ -26,8 +26,18 @@ struct Point {
 };
 
 constexpr double kUnsteady = 1;  // of a time: more than its size can explain
+// Times with fewer threads, divided by those with more, above which fewer are not tried.
+constexpr double kFarSlower = 1.25;
+constexpr double kLong = 10e-3;  // seconds of the modules, from which measuring takes long
 
 using Profiles = std::map<Point, Profile>;
+
+double Seconds(const Profile& profile) {
+  double seconds = 0;
+  for (const ProfileNode& node : profile.nodes)
+    seconds += node.forward.median + node.backward.median;
+  return seconds;
+}
 
 // The state of measuring one profile after the other.
 struct Measuring {
@@ -41,6 +51,7 @@ struct Measuring {
   bool has_data = false;  // of the job
   Profiles profiles = {};
   std::map<Point, std::string> failed = {};  // what does not run, and why
+  std::set<std::pair<int, int>> slower = {};  // ranks and threads that are not tried
   int reused = 0, measured = 0;
   double busiest = 0;  // most cores that others used during a measurement that counts
 };
@@ -48,6 +59,10 @@ struct Measuring {
 // Modules are on as many ranks as there are modules at most; the others hold replicas.
 int RanksWithModules(const TuneProblem& problem, int ranks) {
   return std::min(ranks, static_cast<int>(problem.manifest.modules.size()));
+}
+
+int ShareOfCores(const TuneRequest& request, int ranks) {
+  return std::max(1, CoresHere() / RanksOnOneHost(request.start.hosts, ranks));
 }
 
 std::string PointText(const Point& point) {
@@ -106,7 +121,8 @@ bool GetPoint(Measuring& state, const Point& point) {
 // Returns the points in the order of measuring: the job's own first, so that it is there however
 // short the budget is. Then the largest size (under a memory limit, the smallest), since those
 // between can be interpolated, and those closest to its own, each on all numbers of ranks: the most
-// first, which most candidates have. What does not use all cores comes last.
+// first, which most candidates have. What does not use all cores comes last, the smallest first: it
+// may show that the others need not be measured.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
@@ -125,12 +141,14 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   std::vector<Point> points, others;  // others do not have one thread for each core
   for (int64_t size : ordered)
     for (int ranks : std::vector<int>(counts.rbegin(), counts.rend())) {
-      const int share = std::max(1, CoresHere() / RanksOnOneHost(state.request.start.hosts, ranks));
+      const int share = ShareOfCores(state.request, ranks);
       const std::set<int> threads = ThreadCounts(state.request, state.job, ranks, CoresHere());
       for (int count : threads)
         (count == share || threads.size() == 1 ? points : others)
             .push_back({RanksWithModules(state.problem, ranks), count, size});
     }
+  std::stable_sort(others.begin(), others.end(),
+                   [](const Point& a, const Point& b) { return a.size < b.size; });
   points.insert(points.end(), others.begin(), others.end());
   for (size_t i = 0; i < points.size(); ++i)
     points.erase(
@@ -143,11 +161,47 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   return points;
 }
 
+// Called after points[done] was measured. If it has the smallest microbatches, does not use all
+// cores, and takes far longer than with more threads, its number of threads is not tried: larger
+// microbatches gain even more from threads. Removes the points that are not needed then.
+void LeaveOutSlower(Measuring& state, const WantedProfiles& wanted, size_t done,
+                    std::vector<Point>& points) {
+  const Point point = points[done];
+  const double seconds = Seconds(state.profiles.at(point));
+  bool needed = point.size != *wanted.sizes.begin() || seconds < kLong;
+  std::set<int> counts = RankCounts(state.request, state.problem);
+  counts.insert(wanted.own_ranks);
+  for (int ranks : counts)
+    if (RanksWithModules(state.problem, ranks) == point.ranks)
+      needed = needed || point.threads == ShareOfCores(state.request, ranks) ||
+               (ranks == wanted.own_ranks && point.threads == state.job.threads);
+  if (needed) return;
+  for (const auto& [other, profile] : state.profiles) {
+    const bool comparable = other.ranks == point.ranks && other.size == point.size;
+    const double ratio = seconds / Seconds(profile);
+    if (!comparable || other.threads <= point.threads || ratio < kFarSlower) continue;
+    char factor[40];
+    std::snprintf(factor, sizeof factor, "%.1f", ratio);
+    state.notes.push_back(Counted(point.ranks, "rank") + " with " +
+                          Counted(point.threads, "thread") + " is not tried: the modules take " +
+                          factor + " times as long as with " + Counted(other.threads, "thread"));
+    state.slower.insert({point.ranks, point.threads});
+    points.erase(
+        std::remove_if(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
+                       [&](const Point& each) {
+                         return each.ranks == point.ranks && each.threads == point.threads;
+                       }),
+        points.end());
+    return;
+  }
+}
+
 // Adds the profiles of one number of ranks and threads to the problem: `sizes` between those there.
 void AddProfiles(Measuring& state, int ranks, int threads, const std::set<int64_t>& sizes) {
   // Profiles for other machines are of one rank.
   const int measured_on =
       state.problem.machines.speeds.empty() ? RanksWithModules(state.problem, ranks) : 1;
+  if (state.slower.count({measured_on, threads})) return;
   std::vector<const Profile*> known;
   for (const auto& [point, profile] : state.profiles)
     if (point.ranks == measured_on && point.threads == threads) known.push_back(&profile);
@@ -278,6 +332,7 @@ bool MeasureProfiles(const TuneRequest& request, const Job& job, const WantedPro
                      ": " + PointText(point) + left);
     try {
       if (!GetPoint(state, point)) break;
+      LeaveOutSlower(state, wanted, done, points);
     } catch (const Error& error) {
       // Not every size need fit into the memory of few ranks, nor all rows of inference at once.
       state.failed[point] = error.what();

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files/read_file.h"
@@ -129,6 +131,7 @@ struct Kept {
   Job job;
   TuneProblem problem = ProblemOf(std::vector<double>(2, 1e-3), 8);
   std::vector<std::string> notes;
+  double one_thread = 1;  // times with one thread divided by those with more
 
   Kept() {
     request.package = TempPath("kept.pkg"), request.output = request.scratch = TempPath("out");
@@ -152,6 +155,8 @@ struct Kept {
       for (int threads : {1, CoresHere()}) {
         Profile profile = each.profile;
         profile.threads = threads;
+        for (ProfileNode& node : profile.nodes)
+          if (threads == 1) node.forward.median *= one_thread, node.backward.median *= one_thread;
         WriteKept(KeptFor(request, problem.manifest),
                   KeptPrefix(request, job) + "profile-1-ranks-" + std::to_string(threads) +
                       "-threads-" + std::to_string(profile.microbatch) + "-samples",
@@ -178,6 +183,28 @@ TEST(TuneRuns, AllRowsOfInferenceNeedNotBeMeasured) {
   EXPECT_NE(said.find("no size of microbatches can be measured: no microbatches of 8"),
             std::string::npos)
       << said;
+}
+
+// The smallest microbatches tell: the others with one thread are not even kept here.
+TEST(TuneRuns, FewerThreadsThanCoresAreLeftOutIfFarSlower) {
+  for (const auto& [work, ratio, threads, tried] : {std::tuple{20e-3, 1.5, CoresHere(), false},
+                                                    {20e-3, 1.2, CoresHere(), true},
+                                                    {1e-3, 1.5, CoresHere(), true},
+                                                    {20e-3, 1.5, 1, true}}) {
+    Kept some;
+    std::filesystem::remove_all(some.request.package + "/tuned");
+    some.problem.profiles = ProblemOf(std::vector<double>(2, work), 8).profiles;
+    some.job.threads = threads, some.one_thread = ratio;
+    EXPECT_EQ(some.Measure({1, 8}, {1, 8}), "");
+    const bool noted =
+        std::any_of(some.notes.begin(), some.notes.end(), [](const std::string& note) {
+          return note.starts_with("1 rank with 1 thread is not tried: the modules take 1.5 times");
+        });
+    std::set<int> found;
+    for (const TuneProfile& each : some.problem.profiles) found.insert(each.profile.threads);
+    EXPECT_EQ(noted, !tried && CoresHere() > 1);
+    EXPECT_EQ(found, tried ? std::set({1, CoresHere()}) : std::set({CoresHere()}));
+  }
 }
 
 TEST(TuneRuns, TheJobsOwnSizeMustBeMeasured) {
