@@ -106,21 +106,6 @@ std::string NameOf(const TuneRequest& request, const Job& job, const TuneShape& 
   return name;
 }
 
-// Returns the sizes to measure: the job's own, the largest of which each rank can have a
-// microbatch, and, if the two are too close to extrapolate from, the largest.
-std::vector<int64_t> SizesOf(const Job& job, const TuneProblem& problem, const TuneShape& shape) {
-  std::vector<int64_t> sizes = {job.microbatch_size, 0, 0};
-  for (const TuneProfile& each : problem.profiles) {
-    if (!Is(each, shape)) continue;
-    const int64_t size = each.profile.microbatch;
-    if (size * shape.ranks <= SamplesOf(job)) sizes[1] = std::max(sizes[1], size);
-    sizes[2] = std::max(sizes[2], size);
-  }
-  if (sizes[1] == 0 || !problem.machines.speeds.empty()) sizes[1] = sizes[2];
-  if (sizes[1] >= 2 * sizes[0]) sizes[2] = sizes[1];
-  return sizes;
-}
-
 // Holds what steps of the job take, as in TuneProfile.
 struct JobCosts {
   int64_t size = 1;  // samples of a microbatch
@@ -240,6 +225,21 @@ double OnLine(const std::vector<JobCosts>& known, double JobCosts::* value, int6
 
 }  // namespace
 
+std::vector<int64_t> SizesOfCosts(const Job& job, const TuneProblem& problem,
+                                  const TuneShape& shape) {
+  std::vector<int64_t> sizes = {job.microbatch_size, 0, 0};
+  for (const TuneProfile& each : problem.profiles) {
+    if (!Is(each, shape)) continue;
+    const int64_t size = each.profile.microbatch;
+    if (size * shape.ranks <= SamplesOf(job)) sizes[1] = std::max(sizes[1], size);
+    sizes[2] = std::max(sizes[2], size);
+  }
+  if (sizes[1] == 0 || !problem.machines.speeds.empty()) sizes[1] = sizes[2];
+  constexpr int64_t kShort = 3;  // distances of the two, to which errors of a line stay small
+  if (sizes[2] - sizes[0] <= kShort * (sizes[1] - sizes[0])) sizes[2] = sizes[1];
+  return sizes;
+}
+
 bool SetJobCosts(const std::map<int64_t, Json>& figures, const TuneShape& shape,
                  const std::vector<TuneProfile>& measured, TuneProblem& problem,
                  const std::optional<TuneShape>& other) {
@@ -356,7 +356,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
   Measured measured;
   for (const TuneShape& shape : shapes) {
     measured.figures[shape];
-    const std::vector<int64_t> sizes = SizesOf(job, problem, shape);
+    const std::vector<int64_t> sizes = SizesOfCosts(job, problem, shape);
     most += std::set<int64_t>(sizes.begin(), sizes.end()).size();
   }
   std::map<std::string, Json> known;  // by name: shapes may share a run
@@ -383,7 +383,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
   };
   for (const size_t at : {0, 1, 2})
     for (const TuneShape& shape : shapes) {
-      const int64_t size = SizesOf(job, problem, shape)[at];
+      const int64_t size = SizesOfCosts(job, problem, shape)[at];
       std::map<int64_t, Json>& by_size = measured.figures[shape];
       if (by_size.count(size) || measured.failures.count(shape)) continue;
       const bool alone = measured.alone.count(shape) > 0;

@@ -19,16 +19,20 @@ struct TuneShape {
   auto operator<=>(const TuneShape&) const = default;
 };
 
+// Returns the sizes of microbatches to measure for a shape: the job's own, the largest of which
+// each rank can have a microbatch, and the largest, unless the two are enough to extrapolate to it.
+std::vector<int64_t> SizesOfCosts(const Job& job, const TuneProblem& problem,
+                                  const TuneShape& shape);
+
 // Measures steps of the job with all modules in one stage, for each shape, and sets the costs of
 // the job in the profiles of `problem`: time and memory of the loss, and the time of the
 // optimizer's step. The ranks run replicas of the stage if a step's samples and half of the host's
 // memory are enough for that: then all cores are as busy as in a run, and the times of the
 // profile's modules become those that they take in these steps. Otherwise, one rank runs it.
-// Measures the job's own microbatches, the largest for replicas, and the largest if those two are
-// close to each other. Uses what an earlier tune measured. Where the job does not run as one stage,
-// or the budget is over, profiles get the costs of others, with as many threads if there are any,
-// and a note says so: without any, they would seem to be faster than the others. Only if there are
-// none, the costs of the job are 0.
+// Measures the sizes of SizesOfCosts. Uses what an earlier tune measured. Where the job does not
+// run as one stage, or the budget is over, profiles get the costs of others, with as many threads
+// if there are any, and a note says so: without any, they would seem to be faster than the others.
+// Only if there are none, the costs of the job are 0.
 void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudget& budget,
                      TuneProblem& problem, std::vector<std::string>& notes);
 

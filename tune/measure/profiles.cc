@@ -27,7 +27,7 @@ struct Point {
 
 constexpr double kUnsteady = 1;  // of a time: more than its size can explain
 // Times with fewer threads, divided by those with more, above which fewer are not tried.
-constexpr double kFarSlower = 1.25;
+constexpr double kFarSlower = 1.5;
 constexpr double kLong = 10e-3;  // seconds of the modules, from which measuring takes long
 
 using Profiles = std::map<Point, Profile>;
@@ -121,8 +121,8 @@ bool GetPoint(Measuring& state, const Point& point) {
 // Returns the points in the order of measuring: the job's own first, so that it is there however
 // short the budget is. Then the largest size (under a memory limit, the smallest), since those
 // between can be interpolated, and those closest to its own, each on all numbers of ranks: the most
-// first, which most candidates have. What does not use all cores comes last, the smallest first: it
-// may show that the others need not be measured.
+// first, which most candidates have. What does not use all cores comes last, the smallest size
+// first: it may show that the others need not be measured.
 std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& sizes, int own_ranks) {
   const int64_t own = state.job.microbatch_size;
   const std::set<int64_t> measured = SizesToMeasure(sizes, own);
@@ -147,8 +147,8 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
         (count == share || threads.size() == 1 ? points : others)
             .push_back({RanksWithModules(state.problem, ranks), count, size});
     }
-  std::stable_sort(others.begin(), others.end(),
-                   [](const Point& a, const Point& b) { return a.size < b.size; });
+  std::stable_partition(others.begin(), others.end(),
+                        [&](const Point& point) { return point.size == *measured.begin(); });
   points.insert(points.end(), others.begin(), others.end());
   for (size_t i = 0; i < points.size(); ++i)
     points.erase(
@@ -161,39 +161,37 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   return points;
 }
 
-// Called after points[done] was measured. If it has the smallest microbatches, does not use all
-// cores, and takes far longer than with more threads, its number of threads is not tried: larger
-// microbatches gain even more from threads. Removes the points that are not needed then.
+// Called after points[done] was measured. If it has the smallest microbatches, and takes far longer
+// than with a rank's share of the cores, its number of threads is not tried: larger microbatches
+// gain even more from threads. Removes the points that are not needed then.
 void LeaveOutSlower(Measuring& state, const WantedProfiles& wanted, size_t done,
                     std::vector<Point>& points) {
   const Point point = points[done];
-  const double seconds = Seconds(state.profiles.at(point));
-  bool needed = point.size != *wanted.sizes.begin() || seconds < kLong;
   std::set<int> counts = RankCounts(state.request, state.problem);
   counts.insert(wanted.own_ranks);
-  for (int ranks : counts)
-    if (RanksWithModules(state.problem, ranks) == point.ranks)
-      needed = needed || point.threads == ShareOfCores(state.request, ranks) ||
-               (ranks == wanted.own_ranks && point.threads == state.job.threads);
-  if (needed) return;
-  for (const auto& [other, profile] : state.profiles) {
-    const bool comparable = other.ranks == point.ranks && other.size == point.size;
-    const double ratio = seconds / Seconds(profile);
-    if (!comparable || other.threads <= point.threads || ratio < kFarSlower) continue;
-    char factor[40];
-    std::snprintf(factor, sizeof factor, "%.1f", ratio);
-    state.notes.push_back(Counted(point.ranks, "rank") + " with " +
-                          Counted(point.threads, "thread") + " is not tried: the modules take " +
-                          factor + " times as long as with " + Counted(other.threads, "thread"));
-    state.slower.insert({point.ranks, point.threads});
-    points.erase(
-        std::remove_if(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
-                       [&](const Point& each) {
-                         return each.ranks == point.ranks && each.threads == point.threads;
-                       }),
-        points.end());
-    return;
+  int share = CoresHere();  // the least of the numbers of ranks that have these profiles
+  bool own = false;
+  for (int ranks : counts) {
+    if (RanksWithModules(state.problem, ranks) != point.ranks) continue;
+    share = std::min(share, ShareOfCores(state.request, ranks));
+    own = own || (ranks == wanted.own_ranks && point.threads == state.job.threads);
   }
+  const auto other = state.profiles.find({point.ranks, share, point.size});
+  const double seconds = Seconds(state.profiles.at(point));
+  if (own || point.threads >= share || point.size != *wanted.sizes.begin() || seconds < kLong ||
+      other == state.profiles.end() || seconds < kFarSlower * Seconds(other->second))
+    return;
+  char factor[40];
+  std::snprintf(factor, sizeof factor, "%.1f", seconds / Seconds(other->second));
+  state.notes.push_back(Counted(point.ranks, "rank") + " with " + Counted(point.threads, "thread") +
+                        " is not tried: the modules take " + factor + " times as long as with " +
+                        Counted(share, "thread"));
+  state.slower.insert({point.ranks, point.threads});
+  points.erase(std::remove_if(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
+                              [&](const Point& each) {
+                                return each.ranks == point.ranks && each.threads == point.threads;
+                              }),
+               points.end());
 }
 
 // Adds the profiles of one number of ranks and threads to the problem: `sizes` between those there.

@@ -46,6 +46,25 @@ double BackwardOf(const TuneProfile& profile) {
   return sum;
 }
 
+// With 8 ranks, replicas have up to 2 of 16 samples: a line through 1 and 2 does not tell about 16.
+TEST(TuneJobCosts, HaveTwoSizesIfThoseAreEnough) {
+  using Sizes = std::vector<int64_t>;
+  auto sizes = [](int ranks, int64_t own, int64_t samples) {
+    Job job;
+    job.microbatch_size = own, job.microbatches = static_cast<int>(samples / own);
+    TuneProblem problem;
+    for (int64_t size = 1; size <= samples; size *= 2)
+      problem.profiles.push_back(ProfileOf(ranks, 1, size));
+    return SizesOfCosts(job, problem, {1, ranks});
+  };
+  EXPECT_EQ(sizes(1, 1, 16), (Sizes{1, 16, 16}));
+  EXPECT_EQ(sizes(2, 1, 16), (Sizes{1, 8, 8}));
+  EXPECT_EQ(sizes(4, 1, 16), (Sizes{1, 4, 16}));
+  EXPECT_EQ(sizes(8, 1, 16), (Sizes{1, 2, 16}));
+  EXPECT_EQ(sizes(2, 8, 16), (Sizes{8, 8, 16}));
+  EXPECT_EQ(sizes(4, 16, 16), (Sizes{16, 4, 16}));
+}
+
 // For 4 samples, the modules take 8 and 16 ms in the profile; in steps, forwards take 10 % more,
 // and backwards 5 % less.
 TEST(TuneJobCosts, AreMeasuredInSteps) {
