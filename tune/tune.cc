@@ -330,7 +330,7 @@ Job InferenceJob(const TuneRequest& request, const std::vector<WrittenBuffer>& w
   sizes = SizesOfInput(request, manifest, written, notes);
   Job job = JobOfInput(request, manifest, sizes);
   const int ranks = CountRanks(OwnRun(request, job, manifest).conf);
-  job.threads = std::max(1, CoresHere() / RanksOnOneHost(request.start.hosts, ranks));
+  job.threads = ShareOfCores(request, ranks, CoresHere());
   return job;
 }
 

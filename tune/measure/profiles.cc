@@ -61,10 +61,6 @@ int RanksWithModules(const TuneProblem& problem, int ranks) {
   return std::min(ranks, static_cast<int>(problem.manifest.modules.size()));
 }
 
-int ShareOfCores(const TuneRequest& request, int ranks) {
-  return std::max(1, CoresHere() / RanksOnOneHost(request.start.hosts, ranks));
-}
-
 std::string PointText(const Point& point) {
   return Counted(point.ranks, "rank") + " of " + Counted(point.threads, "thread") +
          ", microbatches of " + Counted(point.size, "sample");
@@ -141,7 +137,7 @@ std::vector<Point> PointsOf(const Measuring& state, const std::set<int64_t>& siz
   std::vector<Point> points, others;  // others do not have one thread for each core
   for (int64_t size : ordered)
     for (int ranks : std::vector<int>(counts.rbegin(), counts.rend())) {
-      const int share = ShareOfCores(state.request, ranks);
+      const int share = ShareOfCores(state.request, ranks, CoresHere());
       const std::set<int> threads = ThreadCounts(state.request, state.job, ranks, CoresHere());
       for (int count : threads)
         (count == share || threads.size() == 1 ? points : others)
@@ -173,7 +169,7 @@ void LeaveOutSlower(Measuring& state, const WantedProfiles& wanted, size_t done,
   bool own = false;
   for (int ranks : counts) {
     if (RanksWithModules(state.problem, ranks) != point.ranks) continue;
-    share = std::min(share, ShareOfCores(state.request, ranks));
+    share = std::min(share, ShareOfCores(state.request, ranks, CoresHere()));
     own = own || (ranks == wanted.own_ranks && point.threads == state.job.threads);
   }
   const auto other = state.profiles.find({point.ranks, share, point.size});
@@ -183,9 +179,9 @@ void LeaveOutSlower(Measuring& state, const WantedProfiles& wanted, size_t done,
     return;
   char factor[40];
   std::snprintf(factor, sizeof factor, "%.1f", seconds / Seconds(other->second));
-  state.notes.push_back(Counted(point.ranks, "rank") + " with " + Counted(point.threads, "thread") +
-                        " is not tried: the modules take " + factor + " times as long as with " +
-                        Counted(share, "thread"));
+  state.notes.push_back("not tried: " + Counted(point.ranks, "rank") + " with " +
+                        Counted(point.threads, "thread") + ", where modules take " + factor +
+                        " times as long as with " + Counted(share, "thread"));
   state.slower.insert({point.ranks, point.threads});
   points.erase(std::remove_if(points.begin() + static_cast<std::ptrdiff_t>(done) + 1, points.end(),
                               [&](const Point& each) {
@@ -290,9 +286,13 @@ std::set<int> RankCounts(const TuneRequest& request, const TuneProblem& problem)
   return counts;
 }
 
+int ShareOfCores(const TuneRequest& request, int ranks, int cores) {
+  return std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks));
+}
+
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores) {
   const bool open = !job.text.empty() && !ParseJson(job.text, job.path).contains("threads");
-  const int share = std::max(1, cores / RanksOnOneHost(request.start.hosts, ranks));
+  const int share = ShareOfCores(request, ranks, cores);
   if (request.infers()) return {1, job.threads, share};
   if (request.exact || !open || !request.machines.empty()) return {job.threads};
   return {job.threads, share};

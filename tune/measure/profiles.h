@@ -23,6 +23,9 @@ std::string DisturbedText(double others, const std::string& meanwhile);
 // Returns the numbers of ranks to try: powers of two, all, and as many as there are modules.
 std::set<int> RankCounts(const TuneRequest& request, const TuneProblem& problem);
 
+// Returns how many of a host's `cores` each of `ranks` ranks has, at least 1.
+int ShareOfCores(const TuneRequest& request, int ranks, int cores);
+
 // Returns the numbers of threads to try for each of `ranks` ranks: the job's if it names one or if
 // bits may not change, and otherwise the job's, one for inference, and all cores.
 std::set<int> ThreadCounts(const TuneRequest& request, const Job& job, int ranks, int cores);

@@ -201,7 +201,7 @@ TEST(TuneRuns, FewerThreadsThanCoresAreLeftOutIfFarSlower) {
     some.job.threads = threads, some.one_thread = ratio, some.all_sizes = tried;
     EXPECT_EQ(some.Measure({1, 8}, {1, 8}), "");
     const std::vector<std::string> expected = {
-        "1 rank with 1 thread is not tried: the modules take 1.6 times as long as with " +
+        "not tried: 1 rank with 1 thread, where modules take 1.6 times as long as with " +
         Counted(cores, "thread")};
     std::set<int> found;
     for (const TuneProfile& each : some.problem.profiles) found.insert(each.profile.threads);
