@@ -34,7 +34,7 @@ class MapSearch {
         microbatches_(std::min(microbatches, std::max(4, 3 * ranks))),
         memory_(memory),
         forward_only_(forward_only),
-        alike_(costs.links.empty() && costs.stage_on_rank.empty()),
+        alike_(costs.links.empty() && costs.machine.empty() && costs.stage_on_rank.empty()),
         left_(effort) {}
 
   std::vector<StagePlacement> Run(size_t count) {
@@ -230,7 +230,7 @@ std::vector<StagePlacement> CandidateMaps(const Costs& costs, int ranks, int sta
                                           int microbatches, double memory, bool forward_only,
                                           long effort, size_t count) {
   if (ranks == 1) return {ParsePlacement("loop", ranks, stages)};
-  bool alike = costs.links.empty() && costs.stage_on_rank.empty();
+  bool alike = costs.links.empty() && costs.machine.empty() && costs.stage_on_rank.empty();
   if (stages == ranks && alike) return {ParsePlacement("loop", ranks, stages)};
   return MapSearch(costs, ranks, stages, microbatches, memory, forward_only, effort).Run(count);
 }

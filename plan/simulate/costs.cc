@@ -217,6 +217,11 @@ const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank) {
     auto found = costs.links.find({from_rank, to_rank});
     if (found != costs.links.end()) return found->second;
   }
+  if (!costs.machine.empty()) {
+    const int machine = costs.machine[static_cast<size_t>(from_rank)];
+    if (machine == costs.machine[static_cast<size_t>(to_rank)])
+      return costs.within[static_cast<size_t>(machine)];
+  }
   return costs.link;
 }
 

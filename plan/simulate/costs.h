@@ -63,6 +63,9 @@ struct Costs {
   LinkCosts link;
   LinkCosts disk;  // for LOADs of weights; each rank has its own disk
   std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): exceptions
+  // Ranks on one machine have its link, other than `links` say.
+  std::vector<int> machine;                        // by rank; empty: not known
+  std::vector<LinkCosts> within;                   // by machine
   std::map<std::pair<int, int>, EdgeCosts> edges;  // (from stage, to stage): other than `output`
   std::string source = "costs";  // the file, for messages
 };

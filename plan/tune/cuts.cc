@@ -1,6 +1,7 @@
 #include "plan/tune/cuts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "plan/partition/io/request.h"
@@ -26,6 +27,24 @@ static void LimitDevices(const TuneProblem& problem, int ranks, bool one_each,
     request.memories.push_back(std::to_string(one_each ? RankLimit(problem, device) : most));
 }
 
+// Gives the devices the speeds of their ranks, or the mean speed if stages share ranks, and the
+// link of machines that are not at hand: that between machines if there are several.
+static void UseMachines(const TuneMachines& machines, int ranks, bool one_each,
+                        PartitionRequest& request) {
+  if (machines.speeds.empty()) return;
+  const auto begin = machines.speeds.begin();
+  if (one_each)
+    request.speeds.assign(begin, begin + request.devices);
+  else
+    request.speeds.assign(static_cast<size_t>(request.devices),
+                          std::accumulate(begin, begin + ranks, 0.0) / ranks);
+  const int first = machines.machine[0], last = machines.machine[static_cast<size_t>(ranks) - 1];
+  const ProfileLink& link =
+      first == last ? machines.within[static_cast<size_t>(first)] : machines.between;
+  request.bandwidths = {link.bytes_per_second};
+  request.latency = link.latency;
+}
+
 std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice) {
   const Profile& profile = choice.profile->profile;
   PartitionInput input;
@@ -40,10 +59,8 @@ std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice)
   request.devices = any ? choice.ranks : choice.stages;
   request.replicas = any ? choice.ranks : 1;
   request.optimizer_state = 0;  // CountOptimizer has added it to the modules
-  const std::vector<double>& speeds = problem.machines.speeds;
   const bool one_each = request.devices <= choice.profile->ranks && equal == 1;
-  if (one_each && !speeds.empty())
-    request.speeds.assign(speeds.begin(), speeds.begin() + request.devices);
+  UseMachines(problem.machines, choice.profile->ranks, one_each, request);
   if (choice.memory) LimitDevices(problem, choice.profile->ranks, one_each, request);
   ProfileProblem nodes;
   const PartitionProblem cut = MakeProblem(input, request, nodes);

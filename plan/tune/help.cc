@@ -22,6 +22,7 @@ double StepWithLinks(const TuneProblem& problem, const TuneCandidate& candidate,
   };
   speed_up(costs.link);
   for (auto& [ranks, link] : costs.links) speed_up(link);
+  for (LinkCosts& link : costs.within) speed_up(link);
   const Plan order = OrderOfCandidate(candidate);
   return PredictOrder({problem, profile, candidate.conf, costs, order}, "", candidate.recompute,
                       candidate.minibatches)

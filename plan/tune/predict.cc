@@ -23,26 +23,37 @@ LinkCosts LinkOf(const ProfileLink& link) {
   return {link.latency * kMicroseconds, link.bytes_per_second / kMicroseconds};
 }
 
-// Divides times of stages by the speed of their ranks, and replaces the links.
+// Divides times of stages by the speed of their ranks, and replaces the links. A forward that is
+// paired with a backward may be so with any on its rank, so the longest counts.
 void UseMachines(const TuneMachines& machines, const Conf& conf, Costs& costs) {
+  const auto overlap_on = [&](int rank) {
+    return machines.overlap.empty() ? 1.0 : machines.overlap[static_cast<size_t>(rank)];
+  };
+  std::map<int, double> longest;  // backward, by rank
+  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
+    for (int rank : conf.stage_to_ranks[s])
+      longest[rank] = std::max(longest[rank], costs.stages[s].B);
   for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
     for (int rank : conf.stage_to_ranks[s]) {
-      const double speed = machines.speeds[static_cast<size_t>(rank)];
-      if (speed == 1) continue;
+      const double speed = machines.speeds[static_cast<size_t>(rank)], overlap = overlap_on(rank);
+      if (speed == 1 && overlap == 1) continue;
       StageCosts stage = costs.stages[s];
+      if (overlap < 1) stage.overlap = overlap * (stage.F + longest[rank]) / speed;
       for (double* time : {&stage.F, &stage.I, &stage.W, &stage.B, &stage.step, &stage.recompute})
         if (*time > 0) *time /= speed;
       costs.stage_on_rank[{static_cast<int>(s), rank}] = stage;
     }
-  costs.link = LinkOf(machines.between);
   costs.links.clear();
   const int ranks = CountRanks(conf);
-  for (int a = 0; a < ranks; ++a)
-    for (int b = 0; b < ranks; ++b) {
-      const int machine = machines.machine[static_cast<size_t>(a)];
-      if (a != b && machine == machines.machine[static_cast<size_t>(b)])
-        costs.links[{a, b}] = LinkOf(machines.within[static_cast<size_t>(machine)]);
-    }
+  const std::vector<int> machine = {machines.machine.begin(), machines.machine.begin() + ranks};
+  if (machine.front() == machine.back()) {
+    costs.link = LinkOf(machines.within[static_cast<size_t>(machine.front())]);
+    return;
+  }
+  costs.link = LinkOf(machines.between);
+  costs.machine = machine;
+  for (int m = 0; m <= machine.back(); ++m)
+    costs.within.push_back(LinkOf(machines.within[static_cast<size_t>(m)]));
 }
 
 std::vector<char> Flags(const std::vector<int>& stages, size_t count) {

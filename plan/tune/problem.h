@@ -43,6 +43,9 @@ struct TuneProfile {
 struct TuneMachines {
   std::vector<double> speeds;  // of each rank; the profiled machine has 1
   std::vector<double> memory;  // bytes
+  // The time of a forward and a backward that a schedule runs as one, divided by that of one after
+  // the other: 0 to 1.
+  std::vector<double> overlap;
   std::vector<int> machine;    // number of the rank's machine
   // Within each machine, by number, and between any two: seconds and bytes per second. They replace
   // the links of the profiles.

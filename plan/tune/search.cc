@@ -72,6 +72,16 @@ double BoundOfWork(const TuneProblem& problem, const TuneProfile& profile, int r
                   largest * (microbatches / replicas) / fastest);
 }
 
+// Returns the least share of their time that a forward and a backward take together: 1 unless the
+// schedule runs them as one, and the machines gain by that.
+double ShareOfPairs(const TuneProblem& problem, const ScheduleKind& kind, int ranks) {
+  const std::vector<double>& overlap = problem.machines.overlap;
+  const bool pairs =
+      kind.shape == ScheduleShape::kDualV || kind.shape == ScheduleShape::kDualTwoWays;
+  return overlap.empty() || !pairs ? 1
+                                   : *std::min_element(overlap.begin(), overlap.begin() + ranks);
+}
+
 // Returns the numbers of stages whose replicas share `ranks` ranks.
 std::vector<int> ReplicatedStages(int ranks, int modules) {
   std::vector<int> counts;
@@ -98,7 +108,8 @@ std::vector<Choice> AllChoices(const TuneProblem& problem) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   auto add = [&](const ScheduleKind& kind, CutChoice cut) {
     const int replicas = cut.ranks > 0 ? cut.ranks : kind.placement == std::string("both") ? 2 : 1;
-    const double bound = BoundOfWork(problem, *cut.profile, replicas);
+    const double bound = ShareOfPairs(problem, kind, cut.profile->ranks) *
+                         BoundOfWork(problem, *cut.profile, replicas);
     choices.push_back({&kind, cut, bound});
     if (!HasLimit(problem)) return;
     cut.memory = true;
@@ -207,7 +218,8 @@ void Try(const TuneProblem& problem, const Choice& choice, const Wanted& wanted,
   const TuneProfile& profile = *choice.cut.profile;
   const int microbatches = MicrobatchesOf(problem, profile);
   const Costs costs = CostsOfConf(problem, profile, *conf);
-  const double bound = BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
+  const double bound = ShareOfPairs(problem, *choice.kind, profile.ranks) *
+                       BoundOfConf(*conf, costs, microbatches, choice.kind->splits_backward);
   if (bound >= too_slow) return void(++result.pruned);
   const std::string schedule = problem.forward_only ? kForwardOnly : choice.kind->name;
   Plan order;

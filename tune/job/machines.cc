@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMostDevices = 1 << 16;  // as many as ranks
 
 struct Device {
-  double speed = 1, memory = kNoLimit;
+  double speed = 1, memory = kNoLimit, overlap = 1;
 };
 
 // Throws Error unless `in` is an object with these keys only.
@@ -40,9 +40,13 @@ double Positive(const Json& in, const char* key, const std::string& where) {
 }
 
 Device ReadDevice(const Json& in, const std::string& where) {
-  CheckObject(in, where, {"speed", "memory"});
+  CheckObject(in, where, {"speed", "memory", "overlap"});
   Device device;
   device.speed = Positive(in, "speed", where);
+  if (in.contains("overlap")) device.overlap = Positive(in, "overlap", where);
+  if (device.overlap > 1)
+    throw Error(where + ".overlap",
+                "a share of at most 1 is expected, not " + in["overlap"].dump());
   if (in.contains("memory")) {
     const Json& memory = in["memory"];
     if (!memory.is_string() && !memory.is_number_integer())
@@ -93,6 +97,7 @@ void AddMachines(const Entry& entry, TuneMachines& machines) {
     for (int d = 0; d < entry.devices && machines.speeds.size() < kMostDevices; ++d) {
       machines.speeds.push_back(entry.device.speed);
       machines.memory.push_back(entry.device.memory);
+      machines.overlap.push_back(entry.device.overlap);
       machines.machine.push_back(number);
     }
   }

@@ -49,8 +49,8 @@ TuneMachines Devices(int count, double memory) {
   machines.speeds.assign(static_cast<size_t>(count), 1);
   machines.memory.assign(static_cast<size_t>(count), memory);
   for (int device = 0; device < count; ++device) machines.machine.push_back(device);
-  machines.within.resize(static_cast<size_t>(count));
   machines.between.bytes_per_second = 1e9;
+  machines.within.assign(static_cast<size_t>(count), machines.between);
   return machines;
 }
 

@@ -341,6 +341,11 @@ TEST(Tune, IsAsGoodAsAllPartitionsWithReplicas) {
     });
     EXPECT_EQ(partitions, 330);  // the ways to write 12 = 5 + 7 with bars between: C(11, 4)
     EXPECT_LE(SearchTune(problem, 1).best.at(0).step, best * (1 + 1e-9)) << chain;
+    double cut = kNoLimit;  // by the cuts of tune with the same schedule
+    for (int stages = 1; stages <= 5; ++stages)
+      if (const auto conf = CutInto(problem, {&problem.profiles[0], stages, 8, false}))
+        cut = std::min(cut, Predict(problem, problem.profiles[0], *conf, "1f1b", 64, {}).step);
+    EXPECT_NEAR(cut, best, 1e-9 * best) << chain;
   }
 }
 

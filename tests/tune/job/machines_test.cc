@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "plan/tune/cuts.h"
 #include "plan/tune/predict.h"
 #include "tests/error_text.h"
 #include "tests/plan/tune/chain.h"
@@ -65,6 +66,63 @@ TEST(TuneMachines, ScaleTimesAndReplaceLinks) {
   EXPECT_FALSE(Fits(problem, found));
 }
 
+// A forward and a backward that run as one take this share of their time.
+TEST(TuneMachines, Overlap) {
+  const auto step = [](const std::string& overlap) {
+    TuneProblem problem = ProblemOf(std::vector<double>(2, 1e-3), 8);
+    problem.machines = ReadMachines(
+        File(R"({"devices": {"d": {"speed": 2)" + overlap + R"(}}, "link": {"bandwidth": 1e15},
+                 "machines": [{"device": "d", "devices": 2}]})"),
+        2);
+    Conf conf = GroupModules(2, 2);
+    conf.stage_to_ranks = {{0, 1}, {1, 0}};
+    return Predict(problem, {2, ProfileOf(std::vector<double>(2, 1e-3), 1)}, conf, "dualpipe", 8,
+                   {})
+        .step;
+  };
+  EXPECT_EQ(step(R"(, "overlap": 1)"), step(""));
+  const double pairs = 8 * 3.3e-3 / 2;  // of a rank: forwards of 1.1 ms and backwards of 2.2 ms
+  EXPECT_GE(step("") * (1 + 1e-9), pairs);
+  const double gain = step("") - step(R"(, "overlap": 0.6)");
+  EXPECT_GT(gain, 0.4 * pairs / 2) << "most are run as one";
+  EXPECT_LE(gain, 0.4 * pairs * (1 + 1e-9));
+}
+
+// Costs of links do not grow with the square of the ranks.
+TEST(TuneMachines, MostRanks) {
+  TuneProblem problem = ProblemOf({1e-3}, 1);
+  problem.machines =
+      ReadMachines(File(R"({"devices": {"d": {"speed": 1}}, "link": {"bandwidth": 1e6},
+               "machines": [{"device": "d", "devices": 32768, "count": 2,
+                             "link": {"bandwidth": 2e6}}]})"),
+                   65536);
+  Conf conf = GroupModules(1, 1);
+  for (int rank = 1; rank < 65536; ++rank) conf.stage_to_ranks[0].push_back(rank);
+  const Costs costs = CostsOfConf(problem, problem.profiles[0], conf);
+  EXPECT_NEAR(TransferTime(costs, 0, 32767, 2e6), 1e6, 1e-3);  // a second
+  EXPECT_NEAR(TransferTime(costs, 0, 32768, 2e6), 2e6, 1e-3);
+  EXPECT_LT(costs.links.size(), 10u);
+}
+
+// A slow link makes another cut the best, though its stages are less even.
+TEST(TuneMachines, CutsForTheirLinks) {
+  TuneProblem problem = ProblemOf({2e-3, 1e-3, 1e-3}, 1);
+  Profile profile = ProfileOf({2e-3, 1e-3, 1e-3}, 1);
+  profile.values[1].bytes = 1e6;  // between the stages of the even cut
+  problem.profiles = {{2, profile}};
+  const auto cut = [&](const char* bandwidth, const std::string& machine) {
+    problem.machines = ReadMachines(
+        File(R"({"devices": {"d": {"speed": 1}}, "link": {"bandwidth": )" + std::string(bandwidth) +
+             R"(}, "machines": [{"device": "d", )" + machine + "}]}"),
+        2);
+    return CutInto(problem, {&problem.profiles[0], 2, 0, false})->module_to_stage;
+  };
+  EXPECT_EQ(cut("1e12", R"("count": 2)"), (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(cut("1e8", R"("count": 2)"), (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(cut("1e8", R"("devices": 2, "link": {"bandwidth": 1e12})"),
+            (std::vector<int>{0, 1, 1}));
+}
+
 TEST(TuneMachines, TheExample) {
   const TuneMachines machines =
       ReadMachines(std::string(TEST_DIR) + "/../configs/machines/eight_machines.json", 64);
@@ -83,6 +141,8 @@ TEST(TuneMachines, Mistakes) {
   const std::string devices = R"({"devices": {"d": {"speed": 1}}, "link": {"bandwidth": 1}, )";
   EXPECT_EQ(said(R"({"devices": {"d": {"speed": 0}}})"),
             ": devices.d.speed: a number above 0 is expected");
+  EXPECT_EQ(said(R"({"devices": {"d": {"speed": 1, "overlap": 1.5}}})"),
+            ": devices.d.overlap: a share of at most 1 is expected, not 1.5");
   EXPECT_EQ(said(devices + R"("machines": [{"device": "e"}]})"),
             ": machines[0].device: \"e\" is not among \"devices\"");
   EXPECT_EQ(said(devices + R"("machines": [{"device": "d", "number": 2}]})"),
