@@ -1,6 +1,7 @@
 #include "tune/page.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 
 #include "base/size.h"
@@ -40,6 +41,15 @@ predicted.
 <i>peak</i>: the memory of the tensors of the fullest rank, as predicted. <i>binds</i>: what limits
 the candidate.</p>
 )";
+
+// Only the notes are a list.
+constexpr char kEndOfNotes[] = "</ul>\n";
+
+std::string Items(const std::vector<std::string>& notes) {
+  std::string html;
+  for (const std::string& note : notes) html += "<li>" + EscapeXml(note) + "</li>\n";
+  return html;
+}
 
 using Cells = std::vector<std::vector<std::string>>;
 
@@ -96,9 +106,8 @@ std::vector<size_t> ComparedRows(const std::vector<TuneRow>& rows) {
   std::vector<size_t> numbers;
   for (size_t i = 1; i < rows.size(); ++i) {
     const TuneCandidate& other = rows[i].candidate;
-    if (other.minibatches == winner.minibatches &&
-        (other.schedule != winner.schedule || other.microbatches != winner.microbatches ||
-         other.conf != winner.conf))
+    if (other.minibatches != winner.minibatches || other.schedule != winner.schedule ||
+        other.microbatches != winner.microbatches || other.conf != winner.conf)
       numbers.push_back(i);
   }
   std::stable_partition(numbers.begin(), numbers.end(), [&](size_t i) { return rows[i].as_given; });
@@ -110,7 +119,12 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
   const TuneCandidate& winner = rows.front().candidate;
   const Timeline first = {"winner", TimelineOf(problem, winner)};
   if (first.actions.empty()) return "<p>The step has too many actions to draw.</p>\n";
-  const std::string title = winner.minibatches > 1 ? "A minibatch of the winner" : "The winner";
+  const auto part = [](const TuneCandidate& of) {
+    return of.minibatches > 1 ? "one of " + std::to_string(of.minibatches) + " minibatches of "
+                              : "";
+  };
+  std::string title = part(winner) + "the winner";
+  title[0] = static_cast<char>(std::toupper(title[0]));
   auto picture = [](const std::vector<Timeline>& timelines) {
     return "<div class=\"box\">" + TimelineSvg(timelines, "time in microseconds") + "</div>\n";
   };
@@ -120,17 +134,22 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
     const std::string name = "candidate " + std::to_string(i + 1);
     const Timeline second = {name, TimelineOf(problem, other)};
     if (second.actions.empty()) continue;
-    html += std::string("<details") + (html.empty() ? " open" : "") + "><summary>" +
-            EscapeXml(title + " and " + name + (rows[i].as_given ? ", as given" : "") + " (" +
-                      other.schedule + " on " + Counted(other.ranks, "rank") + ", " +
-                      Counted(other.microbatches, "microbatch") + ")") +
-            "</summary>\n" + picture({first, second}) + "</details>\n";
+    html +=
+        std::string("<details") + (html.empty() ? " open" : "") + "><summary>" +
+        EscapeXml(title + " and " + part(other) + name + (rows[i].as_given ? ", as given" : "") +
+                  " (" + other.schedule + " on " + Counted(other.ranks, "rank") + ", " +
+                  Counted(other.microbatches, "microbatch") + ")") +
+        "</summary>\n" + picture({first, second}) + "</details>\n";
   }
   if (html.empty()) html = "<p>" + EscapeXml(title) + ".</p>\n" + picture({first});
   return "<p>As predicted, in microseconds.</p>\n" + html;
 }
 
 }  // namespace
+
+std::string WithNotes(std::string page, const std::vector<std::string>& notes) {
+  return page.insert(page.find(kEndOfNotes), Items(notes));
+}
 
 std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
                      const TuneOutcome& outcome, const std::string& start_line) {
@@ -144,9 +163,8 @@ std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
     html += "<p>Every figure is an estimate for " + EscapeXml(request.machines) + ".</p>\n";
   html += Heading("Candidates") + TableHtml(TuneCells(outcome.rows, !request.machines.empty()));
   html += kColumns;
-  html += "<p>" + EscapeXml(TuneCounts(outcome.found)) + "</p>\n<ul>\n";
-  for (const std::string& note : outcome.notes) html += "<li>" + EscapeXml(note) + "</li>\n";
-  html += "</ul>\n" + Heading("Memory") +
+  html += "<p>" + EscapeXml(TuneCounts(outcome.found)) + "</p>\n<ul>\n" + Items(outcome.notes) +
+          kEndOfNotes + Heading("Memory") +
           "<p>Memory of the tensors of each rank, as predicted, and its limit.</p>\n" +
           MemoryTable(problem, outcome.rows);
   html += Heading("What would help") + HelpTable(outcome.help, winner);

@@ -1,6 +1,7 @@
 // The page about a tune, for a browser.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "plan/tune/problem.h"
 #include "tune/job/request.h"
@@ -13,5 +14,8 @@ namespace pipewright {
 // It is complete by itself and loads nothing.
 std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
                      const TuneOutcome& outcome, const std::string& start_line);
+
+// Returns a page of TunePage with more notes.
+std::string WithNotes(std::string page, const std::vector<std::string>& notes);
 
 }  // namespace pipewright

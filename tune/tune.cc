@@ -364,12 +364,41 @@ Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& 
   return job;
 }
 
-// Limits the candidates of training, and returns the sizes of microbatches that they may have.
-std::set<int64_t> LimitTraining(const TuneRequest& request,
-                                const std::vector<WrittenBuffer>& written, const Job& job,
-                                const TuneBudget& budget, TuneProblem& problem,
-                                std::vector<std::string>& notes) {
-  LimitCandidates(request, written, job, problem, notes);
+// Returns the run as given, on CPUs. Throws Error if its conf has ranks elsewhere, which tune does
+// not measure. Adds notes on what candidates do not have of its conf.
+RunPlan MeasuredOwnRun(const TuneRequest& request, const Job& given, const Manifest& manifest,
+                       std::vector<std::string>& notes) {
+  std::string why;
+  RunPlan own = OwnRun(request, given, manifest, &why);
+  if (!why.empty() && request.cut_package.empty()) notes.push_back(why);
+  for (const std::string& device : own.conf.devices) {
+    if (device == "cpu") continue;
+    const std::string path = ConfOfRun(request.package, "");
+    if (request.machines.empty())
+      throw Error(path + ": rank_to_device_map",
+                  "tune measures on CPUs, and a rank is on " + device,
+                  "leave the key out to tune for CPUs" +
+                      std::string(request.infers()
+                                      ? ""
+                                      : ", or describe the devices for an estimate (pipewright "
+                                        "tune --machines FILE)"));
+    notes.push_back("conf.json has no rank_to_device_map, as " + path +
+                    " has: set \"device\" in the job, or add the map");
+    break;
+  }
+  own.conf.devices.clear();
+  if (!request.infers() && !own.conf.offloaded_stages.empty())
+    notes.push_back(
+        "the package's conf reads weights from disk (\"offload\"), and candidates keep "
+        "all of them in memory");
+  return own;
+}
+
+// Returns the sizes of microbatches that candidates of training may have.
+std::set<int64_t> SizesOfTraining(const TuneRequest& request,
+                                  const std::vector<WrittenBuffer>& written, const Job& job,
+                                  const TuneBudget& budget, TuneProblem& problem,
+                                  std::vector<std::string>& notes) {
   const std::set<int64_t> sizes = MicrobatchSizes(request, problem.manifest, written, job, notes);
   if (sizes.size() == 1 || request.change_microbatch) return sizes;
   const std::string why = WhyRowsMix(request, job, problem.manifest, sizes, budget.Share(0.2));
@@ -432,7 +461,8 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
       }
     more = std::max(more, error);
   }
-  if (more > 0 && !budget.IsOver()) {
+  const bool cut_off = more > 0 && budget.IsOver();
+  if (more > 0 && !cut_off) {
     outcome.notes.push_back(
         "every candidate takes more than was predicted: tune searched again, with " +
         SizeText(static_cast<int64_t>(more)) + " added to every prediction");
@@ -456,8 +486,10 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
   if (least > 0)
     throw Error(request.options + "memory " + request.memory,
                 "every candidate that ran takes more than was predicted: the smallest needs " +
-                    SizeText(least) + " on a rank",
-                "give " + request.options + "memory " + std::to_string(least) + " or more");
+                    SizeText(least) + " on a rank" +
+                    (cut_off ? "; " + budget.Ended() + " ended tune before it searched again" : ""),
+                "give " + request.options + "memory " + std::to_string(least) + " or more" +
+                    (cut_off ? ", or more time" : ""));
 }
 
 // Measures the candidates, unless they are for other machines or the user wants predictions only.
@@ -514,16 +546,15 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   if (!request.infers()) files["job.json"] = files[kTunePlan] = "";
   CheckMpirun(request);
   CheckOutputFolder(request.output, kRecord, files, read, request.force);
+  if (!request.infers()) LimitCandidates(request, written, job, problem, outcome.notes);
+  const RunPlan own = MeasuredOwnRun(request, given, problem.manifest, outcome.notes);
 
   if (request.infers()) {
     problem.recompute = problem.searched = false;
     problem.replicas = written.empty();
   } else {
-    sizes = LimitTraining(request, written, job, budget, problem, outcome.notes);
+    sizes = SizesOfTraining(request, written, job, budget, problem, outcome.notes);
   }
-  std::string why;
-  const RunPlan own = OwnRun(request, given, problem.manifest, &why);
-  if (!why.empty() && request.cut_package.empty()) outcome.notes.push_back(why);
   const bool complete =
       MeasureCosts(request, job, {sizes, CountRanks(own.conf)}, budget, problem, outcome.notes);
   // With one size of microbatches, the best differ by little else than their schedules.

@@ -64,10 +64,15 @@ static Json ToJson(const Hashes& hashes) {
   return json;
 }
 
-void WriteRecord(const std::string& path, Json report) {
+void WriteRecord(const std::string& folder, const std::string& record, Json report,
+                 const OutputTexts& changed) {
+  for (const auto& [name, text] : changed) {
+    WriteFile(folder + "/" + name, text);
+    report[kWritten][name] = Json::array({HexHash(text)});
+  }
   report.erase(kHash);
   report[kHash] = HexHash(report.dump());
-  WriteFile(path, report.dump(2) + "\n");
+  WriteFile(folder + "/" + record, report.dump(2) + "\n");
 }
 
 // Checks the nearest existing parent if the folder does not exist yet.
@@ -141,14 +146,14 @@ std::vector<std::string> WriteOutputFolder(const std::string& folder, const std:
   // This comes first, so that an interrupted write can be repeated.
   Json unfinished = report;
   unfinished[kBefore] = ToJson(before);
-  WriteRecord(record_path, unfinished);
+  WriteRecord(folder, record, unfinished);
   for (const auto& [name, text] : files) WriteFile(folder + "/" + name, text);
   std::vector<std::string> notes;
   for (const auto& [name, old] : before)
     if (!files.count(name))
       if (const std::string note = Remove(folder + "/" + name, old, read); !note.empty())
         notes.push_back(note);
-  WriteRecord(record_path, report);
+  WriteRecord(folder, record, report);
   return notes;
 }
 

@@ -30,7 +30,8 @@ std::vector<std::string> WriteOutputFolder(const std::string& folder, const std:
                                            const OutputTexts& files, Json report,
                                            const std::vector<std::string>& read);
 
-// Writes a report that was read from a record again, with changes.
-void WriteRecord(const std::string& path, Json report);
+// Writes a report that was read from a record again, with changes, and files that have changed.
+void WriteRecord(const std::string& folder, const std::string& record, Json report,
+                 const OutputTexts& changed = {});
 
 }  // namespace pipewright

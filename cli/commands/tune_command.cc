@@ -34,6 +34,7 @@
 #include "tune/measure/budget.h"
 #include "tune/measure/profiles.h"
 #include "tune/measure/runs.h"
+#include "tune/page.h"
 #include "tune/regroup.h"
 #include "tune/result.h"
 #include "tune/tune.h"
@@ -114,6 +115,18 @@ static std::vector<std::string> CheckCut(const TuneRequest& request, const TuneO
   return notes;
 }
 
+// Adds notes to the outcome of a tune and to the reports that it wrote.
+static void AddNotes(const TuneRequest& request, const std::vector<std::string>& notes,
+                     TuneOutcome& outcome) {
+  if (notes.empty()) return;
+  outcome.notes.insert(outcome.notes.end(), notes.begin(), notes.end());
+  const char *record = "report.json", *page = "report.html";
+  Json written = ReadJson(request.output + "/" + record);
+  written["notes"] = outcome.report["notes"] = outcome.notes;
+  WriteRecord(request.output, record, written,
+              {{page, WithNotes(ReadFile(request.output + "/" + page), notes)}});
+}
+
 // Cuts a model file into pieces, tunes these, and compiles the cut that was found.
 static TuneOutcome TuneModel(TuneRequest& request) {
   const InterruptsEndBudgets interrupts;  // so that the pieces are removed
@@ -140,13 +153,14 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   Model whole = read();
   Compile(whole, compile);
   const TuneBudget left(request.budget - (clock.Passed() - cutting));
-  const std::vector<std::string> notes = CheckCut(request, outcome, left);
-  if (notes.empty()) return outcome;
-  outcome.notes.insert(outcome.notes.end(), notes.begin(), notes.end());
-  const std::string report = request.output + "/report.json";
-  Json written = ReadJson(report);
-  written["notes"] = outcome.report["notes"] = outcome.notes;
-  WriteRecord(report, written);
+  std::vector<std::string> notes;
+  try {
+    notes = CheckCut(request, outcome, left);
+  } catch (const Error& error) {
+    AddNotes(request, {error.what()}, outcome);
+    throw;
+  }
+  AddNotes(request, notes, outcome);
   return outcome;
 }
 

@@ -198,7 +198,12 @@ void UseTuned(RunOptions& options) {
       SetStarted(StartedRanks(), options.job, options.job);
       return;
     }
-    if (!folder.empty()) CheckSameRun(folder, options);
+    if (!folder.empty()) {
+      CheckSameRun(folder, options);
+      if (const double cut = CutOffAfter(folder); cut > 0)
+        PrintNote("the checkpoints were made with a result of tune that was cut off after " +
+                  DurationText(cut));
+    }
   }
   if (folder.empty()) folder = FindOrTune(options);
   const std::string job = RenewTunedJob(folder, options.job);

@@ -506,6 +506,7 @@ class Tune(Reports):
                             "--rounds", 1, "--candidates", 1, "--in-process")
         self.succeed(result)
         self.assertRegex(result.out, r"cut/model.pkg takes [\d.]+ ms a step of one minibatch in `bench`")
+        self.assertIn("a step of one minibatch in `bench`", self.path("cut/report.html").read_text())
         conf = json.loads(self.path("cut/conf.json").read_text())
         manifest = json.loads(self.path("cut/model.pkg/manifest.json").read_text())
         self.assertEqual(len(manifest["modules"]), len(conf["module_to_stage_map"]))
@@ -701,16 +702,64 @@ class Tune(Reports):
         save_file({"x": torch.rand(64, 6), "y": torch.rand(64, 3)}, self.path("rows.safetensors"))
         job = {"data": {"tensors": "rows.safetensors", "inputs": {"input": "x"}, "target": "y"}, "loss": "mse",
                "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
-        for name, last in (("mixes", Mixed()), ("drops", torch.nn.Linear(6, 3))):
+        zero_head = Mixed()
+        torch.nn.init.zeros_(zero_head.last.weight)
+        for name, last in (("mixes", Mixed()), ("zero_head", zero_head), ("drops", torch.nn.Linear(6, 3))):
             export(torch.nn.Sequential(torch.nn.Dropout(0.5), last), torch.rand(4, 6), self.path(f"{name}.pt2"))
-            split = [] if name == "mixes" else ["--split", "children"]
+            split = ["--split", "children"] if name == "drops" else []
             package = self.compile(f"{name}.pt2", f"{name}.pkg", "--ranks", "2", *split)
             notes, _ = self.notes(name, package, job)
             stays = [note for note in notes if re.match(
-                r"the microbatch stays at 8 samples: the loss is [\d.]+ with it, and [\d.]+ with 4", note)]
-            self.assertEqual(len(stays), int(name == "mixes"), notes)
+                r"the microbatch stays at 8 samples: the loss after a step is [\d.]+ with it, and [\d.]+ with 4", note)]
+            self.assertEqual(len(stays), int(name != "drops"), notes)
             sizes = {row["microbatch"] for row in self.report(name)["candidates"]}
             self.assertEqual(len(sizes) > 1, name == "drops", sizes)
+
+    def test_16_bits_do_not_hide_mixed_rows(self):
+        """The loss is about the logarithm of the number of classes with any size: the gradients differ."""
+        torch.manual_seed(0)
+        save_file({"x": 4 * torch.rand(64, 6).bfloat16(), "y": torch.randint(50, (64,))}, self.path("rows.safetensors"))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "cross_entropy",
+               "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
+        for mixes in (True, False):
+            name = f"narrow_{mixes}"
+            model = Mixed(50, mixes).bfloat16()
+            torch.nn.init.normal_(model.last.weight, std=0.02)
+            export(model, torch.rand(4, 6).bfloat16(), self.path(f"{name}.pt2"))
+            notes, _ = self.notes(name, self.compile(f"{name}.pt2", f"{name}.pkg", "--ranks", "2"), job)
+            stays = [note for note in notes if re.match(
+                r"the microbatch stays at 8 samples: the gradients of the second step differ by [\d.]+ % between it and 4",
+                note)]
+            self.assertEqual(len(stays), int(mixes), notes)
+
+    def test_rows_are_compared_again_with_other_data(self):
+        """If all rows are equal, their mean says nothing."""
+        torch.manual_seed(0)
+        export(Mixed(), torch.rand(4, 6), self.path("equal.pt2"))
+        package = self.compile("equal.pt2", "equal.pkg", "--ranks", "2")
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, "loss": "mse",
+               "optimizer": SGD, "microbatches": 2, "microbatch_size": 8, "schedule": "gpipe"}
+        for rows in (torch.ones(64, 6), torch.rand(64, 6)):
+            save_file({"x": rows, "y": rows[:, :3].contiguous()}, self.path("rows.safetensors"))
+            notes, _ = self.notes("equal", package, job, "--force")
+        self.assertTrue([note for note in notes if note.startswith("the microbatch stays at 8 samples")], notes)
+
+    def test_a_conf_with_devices(self):
+        package = pathlib.Path(self.compile("gpt.pt2", "devices.pkg", "--ranks", "2"))
+        path = package / "conf/mp_conf.json"
+        conf = json.loads(path.read_text())
+        conf["rank_to_device_map"] = {"0": "cpu", "1": "cuda:0"}
+        path.write_text(json.dumps(conf))
+        tune = lambda *options: pipewright("tune", package, self.write_job(self.job()), "--ranks", 2, "--no-measure",
+                                           "--repeat", 1, "-o", self.path("on_devices"), *options)
+        refused = tune()
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertIn("mp_conf.json: rank_to_device_map: tune measures on CPUs, and a rank is on cuda:0", refused.out)
+        self.path("two.json").write_text(json.dumps({
+            "devices": {"d": {"speed": 9}}, "link": {"bandwidth": 1e11}, "machines": [{"device": "d", "count": 2}]}))
+        self.succeed(tune("--machines", self.path("two.json")))
+        self.assertTrue([note for note in self.report("on_devices")["notes"] if "has no rank_to_device_map" in note])
+        self.assertNotIn("rank_to_device_map", json.loads(self.path("on_devices/conf.json").read_text()))
 
     def test_the_jobs_own_sizes_and_parameters_count(self):
         """Modules are measured with sequences of the job's length, and frozen parameters have no gradients."""
@@ -856,14 +905,14 @@ class Tune(Reports):
 class Mixed(torch.nn.Module):
     """Computes the mean of all rows, which the number of microbatches changes."""
 
-    def __init__(self):
+    def __init__(self, outputs=3, mixes=True):
         super().__init__()
-        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+        self.first, self.last, self.mixes = torch.nn.Linear(6, 6), torch.nn.Linear(6, outputs), mixes
 
     def forward(self, x):
         x = self.first(x)
         pipe_split()
-        return self.last(x - x.mean(0, keepdim=True))
+        return self.last(x - x.mean(0, keepdim=True) if self.mixes else x)
 
 
 class TuneInference(Reports):

@@ -209,6 +209,15 @@ TEST(TuneResult, PageComparesTimelines) {
             std::string::npos);
   EXPECT_NE(page.find("<details><summary>The winner and candidate 2 ("), std::string::npos);
   EXPECT_NE(page.find("<th>candidate " + number + "</th>"), std::string::npos) << "memory";
+  const std::string more = WithNotes(page, {"x < y", "z"});
+  EXPECT_NE(more.find("<li>&lt;a&gt; &amp; b</li>\n<li>x &lt; y</li>\n<li>z</li>\n</ul>"),
+            std::string::npos);
+  outcome.rows.back().candidate.minibatches = 3;
+  EXPECT_NE(TunePage(request, problem, outcome, "")
+                .find("<summary>The winner and one of 3 minibatches of candidate " + number +
+                      ", as given"),
+            std::string::npos);
+  outcome.rows.back().candidate.minibatches = 1;
   EXPECT_EQ(page.find("estimate"), std::string::npos);
   EXPECT_NE(page.find("<title>Tuning of m.pkg<"), std::string::npos);
   request.model = "model.pt2";  // the package is temporary

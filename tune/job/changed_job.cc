@@ -11,9 +11,11 @@ namespace fs = std::filesystem;
 namespace {
 
 // Rewrites the path of a file, which is relative to the folder of its job. Links stay, as where
-// jobs are read.
+// jobs are read, and so do empty paths, which stand for no file.
 void MovePath(Json& file, const fs::path& from, const fs::path& to) {
-  if (!file.is_string() || fs::path(file.get<std::string>()).is_absolute()) return;
+  if (!file.is_string() || file.get<std::string>().empty() ||
+      fs::path(file.get<std::string>()).is_absolute())
+    return;
   const fs::path here = fs::current_path();
   file = (here / from / file.get<std::string>())
              .lexically_normal()

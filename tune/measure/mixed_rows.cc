@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <regex>
 
 #include "base/dtype.h"
@@ -14,6 +15,7 @@
 #include "tune/job/allowed.h"
 #include "tune/job/changed_job.h"
 #include "tune/measure/kept.h"
+#include "tune/measure/outputs.h"
 #include "tune/measure/profiles.h"
 #include "tune/measure/runs.h"
 
@@ -46,13 +48,34 @@ std::string WeightsText(const TuneRequest& request, const Manifest& manifest) {
   return StampsOf(files);
 }
 
+// Returns what tells that the job trains on other data than before, or otherwise.
+std::string TrainingText(const Job& job) {
+  const Json text = ParseJson(job.text, job.path);
+  std::string all;
+  for (const char* key : {"data", "loss", "optimizer", "seed", "loss_scale"})
+    all += text.value(key, Json()).dump();
+  all += StampsOf(job.data.tokens) + StampsOf(job.data.tensors) + StampsOf({job.data.plugin});
+  for (const auto& [name, files] : job.data.arrays) all += StampsOf(files);
+  return all;
+}
+
 // Tells how the losses are computed.
 struct Trial {
   int64_t samples = 0;     // two of the larger microbatches, or all of a step
-  bool evaluates = false;  // without training, in which forward draws random numbers
+  bool evaluates = false;  // since in training, forward draws random numbers
+  bool narrow = false;     // some of the model is computed with 16-bit numbers
 };
 
-// Returns the loss with microbatches of this size; none if the budget is over.
+// Files of a trial.
+std::string Weights(const TuneRequest& request) {
+  return request.scratch + "/rows_weights.safetensors";
+}
+std::string Gradients(const TuneRequest& request, int64_t size) {
+  return request.scratch + "/rows_gradients_" + std::to_string(size) + ".safetensors";
+}
+
+// Returns the loss with microbatches of this size; none if the budget is over. The first one also
+// trains the weights for evaluation.
 std::optional<double> LossWith(const TuneRequest& request, const Job& job, const Trial& trial,
                                int64_t size, const Conf& conf, const TuneBudget& budget) {
   const std::string job_file = request.scratch + "/rows_job.json",
@@ -70,8 +93,16 @@ std::optional<double> LossWith(const TuneRequest& request, const Job& job, const
   const int ranks = CountRanks(conf);
   const TuneRun run = {
       request.package, job_file, conf_file, ranks, RunsInProcess(request, ranks), 1, request.start};
-  return trial.evaluates ? LossOfEvaluation(run, metrics, budget)
-                         : LossOfSecondStep(run, metrics, budget);
+  if (!trial.evaluates) {
+    std::vector<std::string> options;
+    if (trial.narrow) options = {"--save-gradients", Gradients(request, size)};
+    if (!TrainSteps(run, 2, metrics, options, budget)) return std::nullopt;
+    return LossOfStep(metrics, 2);
+  }
+  const std::string weights = Weights(request);
+  if (size == job.microbatch_size && !TrainSteps(run, 1, metrics, {"--save", weights}, budget))
+    return std::nullopt;
+  return LossOfEvaluation(run, weights, metrics, budget);
 }
 
 // Returns the losses with both sizes, on one rank or, where that fails, on all that there are; null
@@ -85,14 +116,32 @@ Json LossesWith(const TuneRequest& request, const Job& job, const Trial& trial, 
       const std::optional<double> first = LossWith(request, job, trial, job.microbatch_size, conf,
                                                    budget),
                                   second = LossWith(request, job, trial, other, conf, budget);
-      if (first && second) return {{"own", *first}, {"other", *second}};
-      return nullptr;
+      Json losses;
+      if (first && second) losses = {{"own", *first}, {"other", *second}};
+      if (first && second && trial.narrow && !trial.evaluates)
+        losses["gradients"] =
+            DifferenceOf(Gradients(request, other), Gradients(request, job.microbatch_size));
+      for (const std::string& file :
+           {Weights(request), Gradients(request, other), Gradients(request, job.microbatch_size)})
+        std::filesystem::remove(file);  // they may be large
+      return losses;
     } catch (const Error&) {
       if (ranks == most) throw;
     }
   }
   return nullptr;
 }
+
+bool IsVerdict(const Json& losses) {
+  const auto is_loss = [&](const char* key) {
+    return losses[key].is_number() || losses[key].is_null();
+  };
+  return losses.contains("own") && losses.contains("other") && is_loss("own") && is_loss("other") &&
+         (!losses.contains("gradients") || is_loss("gradients"));
+}
+
+// Returns true if the gradients of two runs differ by more than 16-bit numbers round.
+bool GradientsDiffer(double share) { return !(share <= 0.1); }
 
 }  // namespace
 
@@ -110,7 +159,8 @@ bool LossesDiffer(double loss, double other, bool narrow) {
   if (std::isnan(loss) || std::isnan(other)) return std::isnan(loss) != std::isnan(other);
   if (std::isinf(loss) || std::isinf(other)) return loss != other;
   // In 32 bits, rounding changes losses of language models by up to 4e-8 of them.
-  const double share = narrow ? 0.02 : 1e-6;
+  // Neighbors among bfloat16 numbers are up to 2^-7 of them apart.
+  const double share = narrow ? 1.0 / 128 : 1e-6;
   return std::abs(loss - other) > share * std::max(std::abs(loss), std::abs(other)) + 1e-7;
 }
 
@@ -119,14 +169,14 @@ std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifes
   const std::string unknown = "it is not known whether results depend on it: ";
   if (const std::string why = WhyNoData(job); !why.empty()) return unknown + Split(why, '\n').at(0);
   const int64_t own = job.microbatch_size, other = OtherSize(sizes, own);
-  const Trial trial = {std::min(SamplesOf(job), 2 * std::max(own, other)),
-                       Draws(request, manifest)};
+  const Trial trial = {std::min(SamplesOf(job), 2 * std::max(own, other)), Draws(request, manifest),
+                       ComputesIn16Bits(request.package, manifest)};
   const KeptMeasurements kept = KeptFor(request, manifest);
   const std::string name = KeptPrefix(request, job) + "mixed-rows-" +
-                           HexHash(ParseJson(job.text, job.path).value("loss", Json()).dump() +
-                                   WeightsText(request, manifest)) +
-                           "-" + std::to_string(own) + "-" + std::to_string(other) + "-samples";
+                           HexHash(TrainingText(job) + WeightsText(request, manifest)) + "-" +
+                           std::to_string(own) + "-" + std::to_string(other) + "-samples";
   Json losses = ReadKept(kept, name, 1).value_or(nullptr);
+  if (!IsVerdict(losses)) losses = nullptr;  // it is damaged
   try {
     if (losses.is_null() && !budget.IsOver()) {
       Say(request, std::string(trial.evaluates ? "losses" : "two steps") +
@@ -141,11 +191,17 @@ std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifes
   }
   if (losses.is_null()) return unknown + budget.Ended() + " ended the check";
   const double own_loss = LossIn(losses, "own"), loss = LossIn(losses, "other");
-  if (!LossesDiffer(own_loss, loss, ComputesIn16Bits(request.package, manifest))) return "";
   char text[200];
-  std::snprintf(text, sizeof text, "the loss%s is %.8g with it, and %.8g with %lld",
-                trial.evaluates ? "" : " of the second step", own_loss, loss,
-                static_cast<long long>(other));
+  if (LossesDiffer(own_loss, loss, trial.narrow))
+    std::snprintf(text, sizeof text, "the loss %s is %.8g with it, and %.8g with %lld",
+                  trial.evaluates ? "after a step" : "of the second step", own_loss, loss,
+                  static_cast<long long>(other));
+  else if (losses.contains("gradients") && GradientsDiffer(LossIn(losses, "gradients")))
+    std::snprintf(text, sizeof text,
+                  "the gradients of the second step differ by %.3g %% between it and %lld",
+                  100 * LossIn(losses, "gradients"), static_cast<long long>(other));
+  else
+    return "";
   return text;
 }
 

@@ -14,8 +14,10 @@
 namespace pipewright {
 
 // Trains two steps with the job's own microbatches, and two with microbatches of another of
-// `sizes`, or takes the losses of an earlier tune. (If weights start at zero, only the second step
-// tells.) If forward draws random numbers in training, computes losses in evaluation instead.
+// `sizes`, or takes what an earlier tune found. (If weights start at zero, only the second step
+// tells.) Losses that are computed with 16-bit numbers tell little, so these compare gradients,
+// too. If forward draws random numbers in training, computes losses in evaluation after one step
+// instead.
 // Returns why the size must stay: the losses differ by more than rounding, or that is not known,
 // because the budget is over, the data is not here, or nothing runs. "" if it need not.
 std::string WhyRowsMix(const TuneRequest& request, const Job& job, const Manifest& manifest,

@@ -55,6 +55,16 @@ double LargestShareOfRounding(const StoredTensor& tensor, bool narrow) {
 
 }  // namespace
 
+double DifferenceOf(const std::string& path, const std::string& other) {
+  const Checkpoint file = OpenCheckpoint(path), before = OpenCheckpoint(other);
+  double differences = 0, squares = 0;
+  for (const TensorDifference& difference : Diff(file, before).different)
+    differences += std::isnan(difference.largest) ? difference.largest : difference.squares;
+  for (const StoredTensor& tensor : before.tensors)
+    if (IsFloat(tensor)) squares += Squares(before, tensor);
+  return differences == 0 ? 0 : std::sqrt(differences / squares);
+}
+
 std::string WhyOutputsDiffer(const std::string& path, const std::string& other, bool narrow) {
   const Checkpoint file = OpenCheckpoint(path), before = OpenCheckpoint(other);
   for (const TensorDifference& difference : Diff(file, before).different) {

@@ -9,4 +9,8 @@ namespace pipewright {
 // numbers. Memory does not grow with their size. Throws Error if one cannot be read.
 std::string WhyOutputsDiffer(const std::string& path, const std::string& other, bool narrow);
 
+// Returns the norm of the differences between two files of numbers with the same names, such as
+// gradients, divided by the norm of those in `other`. NaN if any number is NaN in one of them only.
+double DifferenceOf(const std::string& path, const std::string& other);
+
 }  // namespace pipewright

@@ -97,10 +97,15 @@ bool GetPoint(Measuring& state, const Point& point) {
                            std::to_string(point.threads) + "-threads-" +
                            std::to_string(point.size) + "-samples";
   if (const auto kept = ReadKept(state.kept, name, state.request.repeat)) {
-    state.profiles[point] = ParseProfile(kept->at("profile").dump(), name);
-    state.busiest = std::max(state.busiest, kept->at("others").get<double>());
-    ++state.reused;
-    return true;
+    try {
+      const double others = kept->at("others").get<double>();
+      state.profiles[point] = ParseProfile(kept->at("profile").dump(), name);
+      state.busiest = std::max(state.busiest, others);
+      ++state.reused;
+      return true;
+    } catch (const std::exception&) {
+      // It is damaged, and is measured again.
+    }
   }
   if (state.budget.IsOver()) return false;
   double others = 0;

@@ -156,18 +156,24 @@ double LossIn(const Json& figures, const char* key) {
   return loss.is_null() ? std::nan("") : loss.get<double>();
 }
 
-std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
-                                       const TuneBudget& budget) {
+bool TrainSteps(const TuneRun& run, int steps, const std::string& metrics,
+                const std::vector<std::string>& options, const TuneBudget& budget) {
   std::vector<std::string> command = RunCommand(run, "train");
-  command.insert(command.end(), {"--steps", "2", "--metrics", metrics, "--quiet"});
-  if (!OutputOf(command, budget)) return std::nullopt;
-  return LossIn(ParseJson(Split(ReadFile(metrics), '\n').at(1), metrics), "loss");
+  command.insert(command.end(),
+                 {"--steps", std::to_string(steps), "--metrics", metrics, "--quiet"});
+  command.insert(command.end(), options.begin(), options.end());
+  return OutputOf(command, budget).has_value();
 }
 
-std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& metrics,
-                                       const TuneBudget& budget) {
+double LossOfStep(const std::string& metrics, int step) {
+  const std::vector<std::string> lines = Split(ReadFile(metrics), '\n');
+  return LossIn(ParseJson(lines.at(static_cast<size_t>(step) - 1), metrics), "loss");
+}
+
+std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& weights,
+                                       const std::string& metrics, const TuneBudget& budget) {
   std::vector<std::string> command = RunCommand(run, "eval");
-  command.insert(command.end(), {"--steps", "1", "--metrics", metrics});
+  command.insert(command.end(), {"--steps", "1", "--weights", weights, "--metrics", metrics});
   if (!OutputOf(command, budget)) return std::nullopt;
   return LossIn(ReadJson(metrics), "loss");
 }

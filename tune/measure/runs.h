@@ -62,14 +62,18 @@ struct InferRun {
 // Returns a loss that a JSON object has under `key`, which has null for NaN.
 double LossIn(const Json& figures, const char* key);
 
-// Trains two steps of the run's job, which must not say where to save. Returns the loss of the
-// second, which may be NaN.
-std::optional<double> LossOfSecondStep(const TuneRun& run, const std::string& metrics,
-                                       const TuneBudget& budget);
+// Trains steps of the run's job, which must not say where to save, and writes a line of metrics for
+// each. `options`: more of `pipewright-run train`. Returns false if the budget ended it.
+bool TrainSteps(const TuneRun& run, int steps, const std::string& metrics,
+                const std::vector<std::string>& options, const TuneBudget& budget);
 
-// Returns the loss of the first minibatch of the run's job in evaluation, which may be NaN.
-std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& metrics,
-                                       const TuneBudget& budget);
+// Returns the loss of a step that TrainSteps ran, counted from 1; it may be NaN.
+double LossOfStep(const std::string& metrics, int step);
+
+// Returns the loss of the first minibatch of the run's job in evaluation with the weights of a
+// file. It may be NaN; none if the budget ended it.
+std::optional<double> LossOfEvaluation(const TuneRun& run, const std::string& weights,
+                                       const std::string& metrics, const TuneBudget& budget);
 
 struct MeasuredStep {
   double seconds = 0;         // the median of the measured steps

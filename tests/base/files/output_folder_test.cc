@@ -129,6 +129,16 @@ TEST(OutputFolder, RepeatsWhatWasInterrupted) {
   EXPECT_EQ(ReadFile(at + "/b.py"), "6");
 }
 
+TEST(OutputFolder, ChangesWhatItWrote) {
+  const std::string at = TempPath("changed");
+  Write(at, {{"a.py", "1"}, {"b.py", "2"}}, {}, false);
+  WriteRecord(at, kCodegenRecord, ReadJson(at + "/" + kCodegenRecord), {{"a.py", "3"}});
+  EXPECT_EQ(ReadFile(at + "/a.py"), "3");
+  EXPECT_EQ(Refused(at, {{"a.py", "4"}, {"b.py", "4"}}), "") << "as if written at once";
+  WriteFile(at + "/a.py", "edited");
+  EXPECT_NE(Refused(at, {{"a.py", "5"}}), "");
+}
+
 TEST(OutputFolder, RefusesWhatIsNotAFile) {
   const std::string at = TempPath("kinds");
   std::filesystem::create_directories(at + "/a.py");

@@ -26,7 +26,7 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
            "{\"x\": \"/abs/c.npy\"}, \"length\": 8},\n"
            "\"plan\": \"p.csv\", \"memory\": \"1GiB\", \"recompute\": [1],\n"
            "\"microbatch_size\": 4, \"accumulate\": 3, \"epochs\": 2, \"save\": "
-           "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"checkpoint\": "
+           "\"w.safetensors\",\n\"metrics\": \"/dev/stdout\", \"report\": \"\", \"checkpoint\": "
            "{\"to\": \"c\", \"every\": 2}}");
   const std::string to = TempPath("jobs/tuned/job.json");
   const Json job = ParseJson(ChangedJob(ReadJson(from), from, to, {"1f1b", 8, 32}), to);
@@ -41,6 +41,7 @@ TEST(ChangedJob, KeepsDataAndDropsWhatDependsOnThePlan) {
   EXPECT_EQ(job["epochs"], 2);
   EXPECT_EQ(job["save"], "../w.safetensors");
   EXPECT_EQ(job["metrics"], "/dev/stdout");
+  EXPECT_EQ(job["report"], "") << "none";
   EXPECT_EQ(job["checkpoint"]["to"], "../c");
   EXPECT_EQ(job["checkpoint"]["every"], 2);
   for (const char* same : {"threads", "body"}) EXPECT_FALSE(job.contains(same)) << same;

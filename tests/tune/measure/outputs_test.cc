@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -55,6 +56,17 @@ TEST(TuneOutputs, OtherValuesAreADifference) {
   EXPECT_NE(Why<int64_t>("I64", {1, 2, 3, 4}, {1, 2, 4, 3}), "");
   EXPECT_NE(Why<uint8_t>("BOOL", {1, 0, 1, 0}, {0, 1, 1, 0}), "");
   EXPECT_EQ(Why<float>("F32", {1, 2, 3}, {1, 2}), "\"y\" differs in shape [3] and [2]");
+}
+
+TEST(TuneOutputs, DifferenceOfAllNumbers) {
+  const auto difference = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return DifferenceOf(Written("a", "F32", a), Written("b", "F32", b));
+  };
+  EXPECT_EQ(difference({3, 4}, {3, 4}), 0);
+  EXPECT_EQ(difference({0, 0}, {0, 0}), 0);
+  EXPECT_DOUBLE_EQ(difference({3, 5}, {3, 4}), 0.2);
+  EXPECT_TRUE(std::isinf(difference({0, 1}, {0, 0})));
+  EXPECT_TRUE(std::isnan(difference({3, std::numeric_limits<float>::quiet_NaN()}, {3, 4})));
 }
 
 }  // namespace
