@@ -44,6 +44,8 @@ Json TunedKey(const TunedFor& run, const Job& job, const Manifest& manifest) {
   Json key = {{"package", kept.code},     {"job", HexHash(whole)},      {"ranks", run.ranks},
               {"hosts", run.start.hosts}, {"mpirun", run.start.mpirun}, {"memory", run.memory},
               {"machine", kept.machine}};
+  key["data"] = HexHash(StampsOfData(job));
+  key["weights"] = HexHash(StampsOfWeights(run.package, manifest));
   key["rank kind"] = run.in_process ? "threads" : "processes";
   // The validation and the number of samples, which are not in the job's hash, decide this, too.
   if (job.accumulate > 1) key["minibatches"] = WhyNotMerged(job).empty() ? "merged" : "not merged";
@@ -90,9 +92,11 @@ std::string OtherTuned(const std::string& root, const Json& key) {
     for (const auto& [name, value] : key.items()) {
       const Json before = other.value(name, Json());
       if (before == value) continue;
-      const bool hash = name == "package" || name == "job";
-      parts.push_back(hash ? "another " + name
-                           : name + " " + before.dump() + ", not " + value.dump());
+      const bool plural = name == "data" || name == "weights";
+      parts.push_back(plural ? "other " + name
+                      : name == "package" || name == "job"
+                          ? "another " + name
+                          : name + " " + before.dump() + ", not " + value.dump());
     }
     if (parts.empty() || parts.size() >= fewest) continue;
     fewest = parts.size();

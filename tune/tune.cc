@@ -112,16 +112,19 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.conf == b.conf && a.plan.ranks == b.plan.ranks;
 }
 
-// Moves the job as given to the front, so that the result is not slower, however short the time.
-// Without it, that with the fewest microbatches: outputs of inference are compared with the first.
+// Moves the job as given to the front, so that the result is not slower, however short the time. In
+// inference, that with the fewest microbatches follows: outputs are compared with those of the
+// first that runs.
 void OrderRows(const TuneRequest& request, std::vector<TuneRow>& rows) {
   auto first =
       std::find_if(rows.begin(), rows.end(), [](const TuneRow& row) { return row.as_given; });
-  if (first == rows.end() && request.infers())
-    first = std::min_element(rows.begin(), rows.end(), [](const TuneRow& a, const TuneRow& b) {
-      return a.candidate.microbatches < b.candidate.microbatches;
-    });
-  if (first != rows.end()) std::rotate(rows.begin(), first, first + 1);
+  auto next = rows.begin();
+  if (first != rows.end()) std::rotate(next++, first, first + 1);
+  if (!request.infers() || next == rows.end()) return;
+  first = std::min_element(next, rows.end(), [](const TuneRow& a, const TuneRow& b) {
+    return a.candidate.microbatches < b.candidate.microbatches;
+  });
+  std::rotate(next, first, first + 1);
 }
 
 // Returns true if a candidate takes so little more than its limit that a measurement may show that
@@ -350,10 +353,7 @@ Job JobToTune(TuneRequest& request, const Job& given, std::vector<std::string>& 
                 "tune measures on CPUs, and the job runs on " + given.device,
                 "leave it out to tune for CPUs, or describe the devices for an estimate "
                 "(pipewright tune --machines FILE)");
-  if (const char* body = std::getenv("PIPEWRIGHT_BODY"); body && *body && !request.infers())
-    throw Error(std::string("PIPEWRIGHT_BODY=") + body,
-                "overrides how modules compute, which tune chooses",
-                "unset it; to choose a body, set \"body\" in the job");
+  if (!request.infers()) RefuseBodyOverride();
   Job job = given;
   request.most_samples = SamplesOf(given);  // larger microbatches may not fit
   if (job.accumulate > 1) notes.push_back(MergeMinibatches(request, job));

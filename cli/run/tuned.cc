@@ -48,6 +48,7 @@ void CheckChanges(const RunOptions& options) {
   if (!options.set.empty())
     throw UsageError("--set " + options.set[0], "--tune depends on the whole job",
                      "write it into the job");
+  RefuseBodyOverride();
   if (!options.resume_from.empty() || Restarts())
     throw UsageError(
         options.resume_from.empty() ? "--restarts" : "--resume-from",
@@ -207,7 +208,14 @@ void UseTuned(RunOptions& options) {
   }
   if (folder.empty()) folder = FindOrTune(options);
   const std::string job = RenewTunedJob(folder, options.job);
-  if (!checkpoints.empty()) RecordTuned(checkpoints, folder);
+  if (!checkpoints.empty()) {
+    // A run that goes on there will resume with the record.
+    OwnerLock lock(OwnerLock::FileFor(checkpoints, true));
+    if (!options.resume && fs::exists(checkpoints) && !lock.Take())
+      throw Error(checkpoints, "another run writes its checkpoints there: " + lock.owner().text,
+                  "name another folder, or wait until that run has ended");
+    RecordTuned(checkpoints, folder);
+  }
   const int ranks = CountRanks(ReadConf(folder + "/conf.json"));
   PrintNote("runs as in " + folder + ", on " + std::to_string(ranks) +
             (ranks == 1 ? " rank" : " ranks"));

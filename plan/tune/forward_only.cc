@@ -27,8 +27,7 @@ Offload OffloadOf(const Conf& conf, const Costs& costs) {
   return offload;
 }
 
-// Adds values that wait for a later stage of the same rank. With loads, a stage has made those of
-// all microbatches before the next one begins.
+// Adds the most bytes of values that wait on each rank for its later stages, of all microbatches.
 void AddWaiting(const Prospect& prospect, std::vector<double>& peak_bytes) {
   const Conf& conf = prospect.conf;
   const Profile& profile = prospect.profile.profile;
@@ -36,23 +35,34 @@ void AddWaiting(const Prospect& prospect, std::vector<double>& peak_bytes) {
     return conf
         .module_to_stage[static_cast<size_t>(profile.nodes[static_cast<size_t>(node)].module)];
   };
-  const size_t stages = conf.stage_to_ranks.size();
-  std::vector<double> most(peak_bytes.size(), 0);
-  for (size_t before = 1; before < stages; ++before) {
-    std::vector<double> waiting(peak_bytes.size(), 0);  // between stage `before` - 1 and `before`
+  auto holds = [&](int stage, int rank) {
+    const std::vector<int>& ranks = conf.stage_to_ranks[static_cast<size_t>(stage)];
+    return std::count(ranks.begin(), ranks.end(), rank) > 0;
+  };
+  for (int rank = 0; rank < static_cast<int>(peak_bytes.size()); ++rank) {
+    std::map<std::pair<int, int>, double> bytes;  // by the stage that makes and the last that reads
     for (const ProfileValue& value : profile.values) {
-      if (value.producer < 0 || stage_of(value.producer) >= static_cast<int>(before)) continue;
-      std::set<int> ranks;
+      if (value.producer < 0 || !holds(stage_of(value.producer), rank)) continue;
+      int last = stage_of(value.producer);
       for (int consumer : value.consumers)
-        if (const int stage = stage_of(consumer); stage >= static_cast<int>(before))
-          ranks.insert(conf.stage_to_ranks[static_cast<size_t>(stage)][0]);
-      const int rank = conf.stage_to_ranks[static_cast<size_t>(stage_of(value.producer))][0];
-      if (ranks.count(rank)) waiting[static_cast<size_t>(rank)] += value.bytes;
+        if (holds(stage_of(consumer), rank)) last = std::max(last, stage_of(consumer));
+      if (last > stage_of(value.producer)) bytes[{stage_of(value.producer), last}] += value.bytes;
     }
-    for (size_t r = 0; r < most.size(); ++r) most[r] = std::max(most[r], waiting[r]);
+    if (bytes.empty()) continue;
+    std::set<std::pair<int, int>> runs;  // (stage, microbatch)
+    const std::vector<Action>& actions = prospect.order.ranks[static_cast<size_t>(rank)];
+    for (const Action& action : actions) runs.insert({action.stage, action.microbatch});
+    double waiting = 0, most = 0;
+    for (const Action& action : actions) {
+      for (const auto& [stages, size] : bytes) {
+        const auto [from, to] = stages;
+        if (to == action.stage && runs.count({from, action.microbatch})) waiting -= size;
+        if (from == action.stage && runs.count({to, action.microbatch})) waiting += size;
+      }
+      most = std::max(most, waiting);
+    }
+    peak_bytes[static_cast<size_t>(rank)] += most;
   }
-  const int microbatches = conf.offloaded_stages.empty() ? 1 : prospect.order.microbatches;
-  for (size_t r = 0; r < most.size(); ++r) peak_bytes[r] += most[r] * microbatches;
 }
 
 // A rank keeps its outputs until the end. Then rank 0 has all of them, and once more in one piece.

@@ -23,22 +23,29 @@ LinkCosts LinkOf(const ProfileLink& link) {
   return {link.latency * kMicroseconds, link.bytes_per_second / kMicroseconds};
 }
 
-// Divides times of stages by the speed of their ranks, and replaces the links. A forward that is
-// paired with a backward may be so with any on its rank, so the longest counts.
+// Returns the backward that a forward of this stage runs with as one: that of the rank's other
+// stage, or of the slowest of several.
+double PairedBackward(const Conf& conf, const Costs& costs, size_t stage, int rank) {
+  double longest = -1;
+  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
+    if (s != stage &&
+        std::count(conf.stage_to_ranks[s].begin(), conf.stage_to_ranks[s].end(), rank))
+      longest = std::max(longest, costs.stages[s].B);
+  return longest < 0 ? costs.stages[stage].B : longest;
+}
+
+// Divides times of stages by the speed of their ranks, and replaces the links.
 void UseMachines(const TuneMachines& machines, const Conf& conf, Costs& costs) {
   const auto overlap_on = [&](int rank) {
     return machines.overlap.empty() ? 1.0 : machines.overlap[static_cast<size_t>(rank)];
   };
-  std::map<int, double> longest;  // backward, by rank
-  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
-    for (int rank : conf.stage_to_ranks[s])
-      longest[rank] = std::max(longest[rank], costs.stages[s].B);
   for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s)
     for (int rank : conf.stage_to_ranks[s]) {
       const double speed = machines.speeds[static_cast<size_t>(rank)], overlap = overlap_on(rank);
       if (speed == 1 && overlap == 1) continue;
       StageCosts stage = costs.stages[s];
-      if (overlap < 1) stage.overlap = overlap * (stage.F + longest[rank]) / speed;
+      if (overlap < 1)
+        stage.overlap = overlap * (stage.F + PairedBackward(conf, costs, s, rank)) / speed;
       for (double* time : {&stage.F, &stage.I, &stage.W, &stage.B, &stage.step, &stage.recompute})
         if (*time > 0) *time /= speed;
       costs.stage_on_rank[{static_cast<int>(s), rank}] = stage;

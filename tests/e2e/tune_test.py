@@ -708,6 +708,7 @@ class Tune(Reports):
             export(torch.nn.Sequential(torch.nn.Dropout(0.5), last), torch.rand(4, 6), self.path(f"{name}.pt2"))
             split = ["--split", "children"] if name == "drops" else []
             package = self.compile(f"{name}.pt2", f"{name}.pkg", "--ranks", "2", *split)
+            job["optimizer"] = {**SGD, "lr_schedule": {"type": "constant", "warmup": 10 ** 6}}
             notes, _ = self.notes(name, package, job)
             stays = [note for note in notes if re.match(
                 r"the microbatch stays at 8 samples: the loss after a step is [\d.]+ with it, and [\d.]+ with 4", note)]

@@ -63,6 +63,29 @@ TEST(TunedResults, AreFoundByTheirKey) {
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2)), folder + " is for another package");
 }
 
+// Other rows may be longer, and whether a model mixes rows was found out with these.
+TEST(TunedResults, AreForTheirDataAndWeights) {
+  Write("d.pkg/manifest.json", "{}");
+  Write("d.pkg/m.py", "");
+  Write("d.pkg/weights", "1");
+  Write("rows", "1");
+  Job job;
+  job.path = "job.json", job.text = "{}", job.data.tensors = {TempPath("rows")};
+  Manifest manifest;
+  manifest.modules.emplace_back();
+  manifest.modules[0].weights = "weights", manifest.modules[0].code = "m.py";
+  const auto key = [&] { return TunedKey({TempPath("d.pkg"), 2, {}, "", false}, job, manifest); };
+  const std::string root = TempPath("other");
+  const Json before = key();
+  CreateFolders(TunedFolder(root, before));
+  WriteTunedKey(TunedFolder(root, before), before, 0);
+  EXPECT_EQ(key(), before);
+  Write("rows", "12");
+  EXPECT_TRUE(OtherTuned(root, key()).ends_with(" is for other data"));
+  Write("d.pkg/weights", "12");
+  EXPECT_TRUE(OtherTuned(root, key()).ends_with(" is for other data, and for other weights"));
+}
+
 // The data and the validation decide whether minibatches can be merged.
 TEST(TunedResults, AreForMergedMinibatches) {
   Write("m.pkg/manifest.json", "{}");

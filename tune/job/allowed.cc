@@ -1,6 +1,7 @@
 #include "tune/job/allowed.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <regex>
 
@@ -177,6 +178,14 @@ void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer
   if (!IsUsual(*problem.order))
     notes.push_back("--exact leaves out all schedules that add gradients in another order than " +
                     (job.plan.empty() ? job.schedule : job.plan));
+}
+
+void RefuseBodyOverride() {
+  const char* body = std::getenv("PIPEWRIGHT_BODY");
+  if (body && *body)
+    throw Error(std::string("PIPEWRIGHT_BODY=") + body,
+                "overrides how modules compute, which tune chooses",
+                "unset it; to choose a body, set \"body\" in the job");
 }
 
 }  // namespace pipewright

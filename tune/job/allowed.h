@@ -44,4 +44,7 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest);
 void LimitCandidates(const TuneRequest& request, const std::vector<WrittenBuffer>& written,
                      const Job& job, TuneProblem& problem, std::vector<std::string>& notes);
 
+// Throws Error if the environment overrides how modules compute.
+void RefuseBodyOverride();
+
 }  // namespace pipewright

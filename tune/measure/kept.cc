@@ -46,6 +46,18 @@ std::string StampsOf(const std::vector<std::string>& files) {
   return text;
 }
 
+std::string StampsOfData(const Job& job) {
+  std::string text = StampsOf(job.data.tokens) + StampsOf(job.data.tensors);
+  for (const auto& [name, files] : job.data.arrays) text += StampsOf(files);
+  return text + StampsOf({job.data.plugin});
+}
+
+std::string StampsOfWeights(const std::string& package, const Manifest& manifest) {
+  std::vector<std::string> files;
+  for (const ModuleInfo& module : manifest.modules) files.push_back(package + "/" + module.weights);
+  return StampsOf(files);
+}
+
 KeptMeasurements KeptFor(const TuneRequest& request, const Manifest& manifest) {
   const std::string &package = request.package, &output = request.output;
   std::string code = PIPEWRIGHT_VERSION + ReadFile(package + "/manifest.json");

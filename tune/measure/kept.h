@@ -15,6 +15,12 @@ namespace pipewright {
 // Returns what tells that files have changed, without reading them: their sizes and times.
 std::string StampsOf(const std::vector<std::string>& files);
 
+// Returns the stamps of a job's data.
+std::string StampsOfData(const Job& job);
+
+// Returns the stamps of a package's weights.
+std::string StampsOfWeights(const std::string& package, const Manifest& manifest);
+
 // Returns what identifies this machine: the processor's name, and the cores and the memory that
 // this process may use.
 std::string MachineName();

@@ -41,11 +41,8 @@ bool Draws(const TuneRequest& request, const Manifest& manifest) {
 
 // Returns what tells that the model has other weights than before.
 std::string WeightsText(const TuneRequest& request, const Manifest& manifest) {
-  if (!request.model.empty()) return StampsOf({request.model});  // the package is made anew
-  std::vector<std::string> files;
-  for (const ModuleInfo& module : manifest.modules)
-    files.push_back(request.package + "/" + module.weights);
-  return StampsOf(files);
+  return request.model.empty() ? StampsOfWeights(request.package, manifest)
+                               : StampsOf({request.model});  // the package is made anew
 }
 
 // Returns what tells that the job trains on other data than before, or otherwise.
@@ -54,9 +51,7 @@ std::string TrainingText(const Job& job) {
   std::string all;
   for (const char* key : {"data", "loss", "optimizer", "seed", "loss_scale"})
     all += text.value(key, Json()).dump();
-  all += StampsOf(job.data.tokens) + StampsOf(job.data.tensors) + StampsOf({job.data.plugin});
-  for (const auto& [name, files] : job.data.arrays) all += StampsOf(files);
-  return all;
+  return all + StampsOfData(job);
 }
 
 // Tells how the losses are computed.
@@ -88,6 +83,9 @@ std::optional<double> LossWith(const TuneRequest& request, const Job& job, const
                                    {kDefaultSchedule, count, trial.samples}),
                         job.path);
   KeepOnlySteps(text);
+  if (text.contains("optimizer"))
+    text["optimizer"].erase("lr_schedule");  // in a warm-up, a step changes too little to tell
+  text.erase("loss_scale");                  // its first steps may overflow
   WriteFile(job_file, FormatJson(text));
   WriteFile(conf_file, WriteConf(conf));
   const int ranks = CountRanks(conf);

@@ -20,17 +20,27 @@ int64_t Elements(const StoredTensor& tensor) {
   return count;
 }
 
-// Returns the sum of the squares of a tensor's finite numbers.
+// Returns the sum of the squares of a tensor's finite numbers. Leaves out the largest if it is
+// there several times: a mask such as -1e9 would hide differences of all others.
 double Squares(const Checkpoint& file, const StoredTensor& tensor) {
   const auto unit = static_cast<size_t>(FindDtype(tensor.dtype)->bits / 8);
-  double squares = 0;
+  double others = 0, largest = 0, times = 0;
   ReadTensor(file, tensor, [&](std::string_view piece) {
     double number = 0;
-    for (size_t at = 0; at + unit <= piece.size(); at += unit)
-      if (ReadNumber(tensor.dtype, piece.data() + at, number) && std::isfinite(number))
-        squares += number * number;
+    for (size_t at = 0; at + unit <= piece.size(); at += unit) {
+      if (!ReadNumber(tensor.dtype, piece.data() + at, number) || !std::isfinite(number)) continue;
+      const double size = std::abs(number);
+      if (size > largest) {
+        others += times * largest * largest;
+        largest = size, times = 0;
+      }
+      if (size == largest)
+        ++times;
+      else
+        others += size * size;
+    }
   });
-  return squares;
+  return times > 1 && others > 0 ? others : others + times * largest * largest;
 }
 
 bool IsFloat(const StoredTensor& tensor) { return tensor.dtype.find('F') != std::string::npos; }

@@ -8,6 +8,7 @@
 
 #include "plan/tune/help.h"
 #include "plan/tune/needs.h"
+#include "plan/tune/predict.h"
 #include "plan/tune/search.h"
 #include "tests/plan/tune/chain.h"
 
@@ -109,6 +110,29 @@ TEST(ForwardOnly, AReplicaMayHaveOneMicrobatchMore) {
   const TuneCandidate five = Predict(problem, On(problem, 2), conf, kForwardOnly, 5, {}),
                       six = Predict(problem, On(problem, 2), conf, kForwardOnly, 6, {});
   EXPECT_EQ(five.peak_bytes[1], six.peak_bytes[1]);
+}
+
+// Rank 0 starts more microbatches while rank 1 computes, and keeps a value of each for its last
+// stage.
+TEST(ForwardOnly, ValuesOfSeveralMicrobatchesWait) {
+  TuneProblem problem = FourModules(8);
+  const Conf conf = {{0, 1, 2, 3}, false, {{0}, {1}, {1}, {0}}, {}};
+  const auto peak = [&] {
+    return Predict(problem, On(problem, 2), conf, kForwardOnly, 8, {}).peak_bytes[0];
+  };
+  int waiting = 0, most = 0;
+  const Plan order = OrderOfSchedule(conf, kForwardOnly, 2, 8);
+  for (const Action& action : order.ranks[0])
+    most = std::max(most, waiting += action.stage == 0 ? 1 : -1);
+  EXPECT_GT(most, 1);
+  const double without = peak();
+  for (TuneProfile& each : problem.profiles) {
+    each.profile.values[1].consumers.push_back(3);
+    each.profile.values[1].bytes = 1e6;  // more than the outputs
+  }
+  const double with = peak();
+  EXPECT_GE(with - without, most * 1e6 - 3e5) << "3e5: for outputs, which take more without";
+  EXPECT_LE(with - without, (most + 2) * 1e6) << "2: it is also made and read";
 }
 
 // The reads begin with the pass, and the last module computes after the last of them.

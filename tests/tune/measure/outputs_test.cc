@@ -55,6 +55,11 @@ TEST(TuneOutputs, OtherValuesAreADifference) {
   EXPECT_NE(Why<float>("F32", {0, 0}, {0, 1}), "");
   EXPECT_NE(Why<int64_t>("I64", {1, 2, 3, 4}, {1, 2, 4, 3}), "");
   EXPECT_NE(Why<uint8_t>("BOOL", {1, 0, 1, 0}, {0, 1, 1, 0}), "");
+  const float masked = -1e9F;
+  EXPECT_NE(Why<float>("F32", {1, masked, 3, masked}, {1, masked, 4, masked}), "");
+  EXPECT_EQ(Why<float>("F32", {1, masked, 3, masked}, {1, masked, 3.0001F, masked}), "");
+  EXPECT_NE(Why<float>("F32", {5, 5, 5}, {5, 5, 6}), "");
+  EXPECT_EQ(Why<float>("F32", {5, 5, 5}, {5, 5, 5.0001F}), "");
   EXPECT_EQ(Why<float>("F32", {1, 2, 3}, {1, 2}), "\"y\" differs in shape [3] and [2]");
 }
 
