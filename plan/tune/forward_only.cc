@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "plan/actions.h"
 #include "plan/placement/place.h"
 #include "plan/run/insert_loads.h"
 #include "plan/schedules/schedule.h"
@@ -51,9 +52,11 @@ void AddWaiting(const Prospect& prospect, std::vector<double>& peak_bytes) {
     if (bytes.empty()) continue;
     std::set<std::pair<int, int>> runs;  // (stage, microbatch)
     const std::vector<Action>& actions = prospect.order.ranks[static_cast<size_t>(rank)];
-    for (const Action& action : actions) runs.insert({action.stage, action.microbatch});
+    for (const Action& action : actions)
+      if (HasForward(action)) runs.insert({action.stage, action.microbatch});
     double waiting = 0, most = 0;
     for (const Action& action : actions) {
+      if (!HasForward(action)) continue;
       for (const auto& [stages, size] : bytes) {
         const auto [from, to] = stages;
         if (to == action.stage && runs.count({from, action.microbatch})) waiting -= size;

@@ -85,7 +85,8 @@ std::optional<double> LossWith(const TuneRequest& request, const Job& job, const
   KeepOnlySteps(text);
   if (text.contains("optimizer"))
     text["optimizer"].erase("lr_schedule");  // in a warm-up, a step changes too little to tell
-  text.erase("loss_scale");                  // its first steps may overflow
+  // Steps with the usual first scale, 65536, may overflow, and without any, gradients underflow.
+  if (text.contains("loss_scale") && text["loss_scale"].is_object()) text["loss_scale"] = 1024;
   WriteFile(job_file, FormatJson(text));
   WriteFile(conf_file, WriteConf(conf));
   const int ranks = CountRanks(conf);

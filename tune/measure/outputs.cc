@@ -21,7 +21,7 @@ int64_t Elements(const StoredTensor& tensor) {
 }
 
 // Returns the sum of the squares of a tensor's finite numbers. Leaves out the largest if it is
-// there several times: a mask such as -1e9 would hide differences of all others.
+// there several times, as a mask such as -1e9 is, which would hide differences of all others.
 double Squares(const Checkpoint& file, const StoredTensor& tensor) {
   const auto unit = static_cast<size_t>(FindDtype(tensor.dtype)->bits / 8);
   double others = 0, largest = 0, times = 0;
@@ -40,7 +40,9 @@ double Squares(const Checkpoint& file, const StoredTensor& tensor) {
         others += size * size;
     }
   });
-  return times > 1 && others > 0 ? others : others + times * largest * largest;
+  constexpr double kMask = 1e4;
+  const bool masks = largest >= kMask && times > 1 && others > 0;
+  return masks ? others : others + times * largest * largest;
 }
 
 bool IsFloat(const StoredTensor& tensor) { return tensor.dtype.find('F') != std::string::npos; }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "plan/lowering/lower.h"
 #include "plan/tune/help.h"
 #include "plan/tune/needs.h"
 #include "plan/tune/predict.h"
@@ -131,6 +132,11 @@ TEST(ForwardOnly, ValuesOfSeveralMicrobatchesWait) {
     each.profile.values[1].bytes = 1e6;  // more than the outputs
   }
   const double with = peak();
+  Plan lowered = Lower(order, MakeStageGraph(problem.manifest, conf));  // with sends and receives
+  const Costs costs = CostsOfConf(problem, On(problem, 2), conf);
+  EXPECT_EQ(
+      PredictOrder({problem, On(problem, 2), conf, costs, lowered}, kForwardOnly, {}).peak_bytes[0],
+      with);
   EXPECT_GE(with - without, most * 1e6 - 3e5) << "3e5: for outputs, which take more without";
   EXPECT_LE(with - without, (most + 2) * 1e6) << "2: it is also made and read";
 }

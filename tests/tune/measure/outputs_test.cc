@@ -58,6 +58,7 @@ TEST(TuneOutputs, OtherValuesAreADifference) {
   const float masked = -1e9F;
   EXPECT_NE(Why<float>("F32", {1, masked, 3, masked}, {1, masked, 4, masked}), "");
   EXPECT_EQ(Why<float>("F32", {1, masked, 3, masked}, {1, masked, 3.0001F, masked}), "");
+  EXPECT_EQ(Why<float>("F32", {1, 1, 1e-9F}, {1, 1, 2e-9F}), "") << "1 is not a mask";
   EXPECT_NE(Why<float>("F32", {5, 5, 5}, {5, 5, 6}), "");
   EXPECT_EQ(Why<float>("F32", {5, 5, 5}, {5, 5, 5.0001F}), "");
   EXPECT_EQ(Why<float>("F32", {1, 2, 3}, {1, 2}), "\"y\" differs in shape [3] and [2]");
