@@ -144,7 +144,8 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   if (!request.quiet) std::cerr << "cutting " << model << " into pieces\n";
   const FinePieces pieces = CompilePieces(compile, read);
   const double cutting = clock.Passed();
-  request.budget = std::max(0.0, request.budget - cutting);
+  const double budget = request.budget;
+  request.budget = std::max(0.0, budget - 2 * cutting);  // compiling the best cut takes as long
   TuneOutcome outcome = TunePackage(request);
   const Conf& conf = outcome.rows.front().candidate.conf;
   compile.output = request.cut_package, compile.force = request.force;
@@ -152,7 +153,7 @@ static TuneOutcome TuneModel(TuneRequest& request) {
   if (!request.quiet) std::cerr << "compiling the best cut\n";
   Model whole = read();
   Compile(whole, compile);
-  const TuneBudget left(request.budget - (clock.Passed() - cutting));
+  const TuneBudget left(budget - clock.Passed());
   std::vector<std::string> notes;
   try {
     notes = CheckCut(request, outcome, left);
