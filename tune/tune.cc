@@ -382,8 +382,8 @@ RunPlan MeasuredOwnRun(const TuneRequest& request, const Job& given, const Manif
                                       ? ""
                                       : ", or describe the devices for an estimate (pipewright "
                                         "tune --machines FILE)"));
-    notes.push_back("conf.json has no rank_to_device_map, as " + path +
-                    " has: set \"device\" in the job, or add the map");
+    notes.push_back("conf.json has no rank_to_device_map, although " + path +
+                    " does: set \"device\" in the job, or add the map");
     break;
   }
   own.conf.devices.clear();

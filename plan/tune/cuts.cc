@@ -29,8 +29,8 @@ static void LimitDevices(const TuneProblem& problem, int ranks, bool one_each,
 
 // Gives the devices the speeds of their ranks, or the mean speed if stages share ranks, and the
 // link of machines that are not at hand: that between machines if there are several.
-static void UseMachines(const TuneMachines& machines, int ranks, bool one_each,
-                        PartitionRequest& request) {
+static void DescribeMachines(const TuneMachines& machines, int ranks, bool one_each,
+                             PartitionRequest& request) {
   if (machines.speeds.empty()) return;
   const auto begin = machines.speeds.begin();
   if (one_each)
@@ -60,7 +60,7 @@ std::optional<Conf> CutInto(const TuneProblem& problem, const CutChoice& choice)
   request.replicas = any ? choice.ranks : 1;
   request.optimizer_state = 0;  // CountOptimizer has added it to the modules
   const bool one_each = request.devices <= choice.profile->ranks && equal == 1;
-  UseMachines(problem.machines, choice.profile->ranks, one_each, request);
+  DescribeMachines(problem.machines, choice.profile->ranks, one_each, request);
   if (choice.memory) LimitDevices(problem, choice.profile->ranks, one_each, request);
   ProfileProblem nodes;
   const PartitionProblem cut = MakeProblem(input, request, nodes);

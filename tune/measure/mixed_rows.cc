@@ -131,6 +131,7 @@ Json LossesWith(const TuneRequest& request, const Job& job, const Trial& trial, 
   return nullptr;
 }
 
+// Returns true for what LossesWith returns, if the budget was not over. NaN is null in a file.
 bool IsVerdict(const Json& losses) {
   const auto is_loss = [&](const char* key) {
     return losses[key].is_number() || losses[key].is_null();
