@@ -1,5 +1,6 @@
-// Gives paths for files of a test: in a folder of this process, removed at its end.
+// Gives paths for files of a test: in a folder of its own in that of this process, removed at the end of the process.
 #pragma once
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -11,14 +12,17 @@ inline std::string TempPath(const std::string& name) {
   struct Folder {
     std::filesystem::path path =
         std::filesystem::temp_directory_path() / ("pipewright_test_" + std::to_string(getpid()));
-    Folder() { std::filesystem::create_directories(path); }
     ~Folder() {
       std::error_code ignored;
       std::filesystem::remove_all(path, ignored);
     }
   };
-  static Folder folder;
-  return (folder.path / name).string();
+  static Folder process;
+  std::filesystem::path folder = process.path;
+  if (const auto* test = ::testing::UnitTest::GetInstance()->current_test_info())
+    folder = folder / test->test_suite_name() / test->name();
+  std::filesystem::create_directories(folder);
+  return (folder / name).string();
 }
 
 }  // namespace pipewright
