@@ -68,7 +68,8 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 
 namespace {
 
-constexpr double kSeconds = 1;  // length of a measurement, to average out noise
+constexpr double kSeconds = 1;   // length of a measurement, to average out noise
+constexpr double kClose = 1.05;  // longest step ÷ the shortest that a few rounds cannot tell apart
 
 // The outputs of the first candidate that runs, with which those of the others are compared.
 struct FirstOutputs {
@@ -199,6 +200,13 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
 
 void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
                 const std::vector<TuneRow>& rows, std::vector<std::string>& notes) {
+  if (round >= request.rounds) {
+    notes.push_back(
+        budget.Ended() +
+        " left no time to measure the fastest candidates, which are within 5 % of each other, in " +
+        std::to_string(2 * request.rounds) + " rounds: " + std::to_string(round) + " count");
+    return;
+  }
   const auto open = std::count_if(rows.begin(), rows.end(), [](const TuneRow& each) {
     return each.steps.empty() && each.failure.empty();
   });
@@ -215,6 +223,17 @@ double BestStep(const std::vector<TuneRow>& rows) {
   for (const TuneRow& row : rows)
     if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
   return best;
+}
+
+// Sets `close` if several are, and returns true then.
+bool MarkClose(std::vector<TuneRow>& rows) {
+  const double best = BestStep(rows);
+  const auto is_close = [&](const TuneRow& row) {
+    return row.failure.empty() && !row.steps.empty() && Median(row.steps) <= kClose * best;
+  };
+  if (std::count_if(rows.begin(), rows.end(), is_close) < 2) return false;
+  for (TuneRow& row : rows) row.close = is_close(row);
+  return true;
 }
 
 }  // namespace
@@ -260,7 +279,9 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
   FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches,
                         ComputesIn16Bits(request.package, problem.manifest), notes};
   int runs = 0;
-  for (int round = 0; round < request.rounds; ++round) {
+  int last = request.rounds;
+  for (TuneRow& row : rows) row.close = false;
+  for (int round = 0; round < last; ++round) {
     const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
     if (round == 1) {
@@ -273,16 +294,16 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
       if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
+      if (round >= request.rounds && !row.close && !row.as_given) continue;
       std::string left;
       if (runs > 0)
         left = ", about " +
                DurationText(std::min(
                    budget.Left(),
                    clock.Passed() / runs *
-                       static_cast<double>(
-                           rows.size() * static_cast<size_t>(request.rounds - round) - i))) +
+                       static_cast<double>(rows.size() * static_cast<size_t>(last - round) - i))) +
                " left";
-      Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(request.rounds) +
+      Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(last) +
                        ": candidate " + std::to_string(i + 1) + " of " +
                        std::to_string(rows.size()) + left);
       if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
@@ -308,6 +329,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       NoteCutOff(request, budget, round, rows, notes);
       return;
     }
+    if (round > 0 && round + 1 == request.rounds && MarkClose(rows)) last = 2 * request.rounds;
   }
 }
 
@@ -350,7 +372,7 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
 void SortRows(std::vector<TuneRow>& rows) {
   auto key = [](const TuneRow& row) -> std::tuple<int, bool, double> {
     if (!row.failure.empty()) return {2, false, 0};
-    if (!row.steps.empty()) return {0, false, Median(row.steps)};
+    if (!row.steps.empty()) return {0, !row.close, Median(row.steps)};
     return {1, !row.candidate.body.empty(), row.candidate.step};  // predicted with times of lists
   };
   std::stable_sort(rows.begin(), rows.end(),

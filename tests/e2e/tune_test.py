@@ -91,6 +91,18 @@ class Tune(Reports):
         for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
+    def test_close_candidates_run_in_more_rounds(self):
+        self.succeed(self.tune("tuned", "--rounds", 2, "--candidates", 4, "--in-process"))
+        rows = [row for row in self.report("tuned")["candidates"] if row["measured"]]
+        first = [statistics.median(row["measured"][:1 if row.get("variant") else 2]) for row in rows]
+        close = [step <= 1.05 * min(first) for step in first]
+        for row, is_close in zip(rows, close):
+            again = sum(close) > 1 and is_close
+            counts = ({2, 3} if row.get("variant") else {3, 4}) if again else {1, 2, 4} if row["as_given"] else {1, 2}
+            self.assertIn(len(row["measured"]), counts, row)
+        if sum(close) > 1:  # the winner is one of them
+            self.assertTrue(close[0], rows)
+
     def weights(self, ranks, job, *options):
         self.succeed(run_ranks(ranks, "train", self.package, self.path(job), *options, mpi=False))
         return load_file(self.path("trained.safetensors"))

@@ -40,6 +40,15 @@ TEST(TuneResult, MeasuredRowsComeFirst) {
   EXPECT_EQ(rows.back().failure, "no memory");
 }
 
+// What ran in more rounds is compared with its like: the machine may have been slower in them.
+TEST(TuneResult, CloseRowsComeFirst) {
+  std::vector<TuneRow> rows = {Row(9, {6, 6, 6}), Row(9, {5, 5, 8, 8}), Row(9, {5.1, 5, 7.5, 7.6})};
+  rows[1].close = rows[2].close = true;
+  SortRows(rows);
+  EXPECT_EQ(rows[0].steps.back(), 7.6);
+  EXPECT_EQ(rows[1].steps.back(), 8);
+}
+
 // Once the time is over, what others took beyond their predictions counts: nothing else is known.
 TEST(TuneResult, WhatWasNotMeasuredIsExpectedToExceedItsPrediction) {
   TuneRequest request;
