@@ -1,4 +1,5 @@
-// Gives paths for files of a test: in a folder of its own in that of this process, removed at the end of the process.
+// Gives paths for the files of a test, in a folder of its own. All of them are removed when the
+// process ends.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
