@@ -20,7 +20,7 @@ struct TuneOutcome {
   Json report;
   bool infers = false;
   bool interrupted = false;  // by SIGINT or SIGTERM: there may be better ones
-  bool cut_off = false;      // by the budget or an interrupt
+  bool cut_off = false;      // by the budget or an interrupt, before its --rounds ended
 };
 
 // Returns text such as "10.5 ms", with more digits for less than 10 ms.

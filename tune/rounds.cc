@@ -68,8 +68,7 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 
 namespace {
 
-constexpr double kSeconds = 1;   // length of a measurement, to average out noise
-constexpr double kClose = 1.05;  // longest step ÷ the shortest that a few rounds cannot tell apart
+constexpr double kSeconds = 1;  // length of a measurement, to average out noise
 
 // The outputs of the first candidate that runs, with which those of the others are compared.
 struct FirstOutputs {
@@ -201,10 +200,10 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
 void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
                 const std::vector<TuneRow>& rows, std::vector<std::string>& notes) {
   if (round >= request.rounds) {
-    notes.push_back(
-        budget.Ended() +
-        " left no time to measure the fastest candidates, which are within 5 % of each other, in " +
-        std::to_string(2 * request.rounds) + " rounds: " + std::to_string(round) + " count");
+    notes.push_back(budget.Ended() + " left no time for round " + std::to_string(round + 1) +
+                    " of " + std::to_string(2 * request.rounds) +
+                    ", so candidates that differ by less than 5 % were compared in " +
+                    std::to_string(round));
     return;
   }
   const auto open = std::count_if(rows.begin(), rows.end(), [](const TuneRow& each) {
@@ -223,17 +222,6 @@ double BestStep(const std::vector<TuneRow>& rows) {
   for (const TuneRow& row : rows)
     if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
   return best;
-}
-
-// Sets `close` if several are, and returns true then.
-bool MarkClose(std::vector<TuneRow>& rows) {
-  const double best = BestStep(rows);
-  const auto is_close = [&](const TuneRow& row) {
-    return row.failure.empty() && !row.steps.empty() && Median(row.steps) <= kClose * best;
-  };
-  if (std::count_if(rows.begin(), rows.end(), is_close) < 2) return false;
-  for (TuneRow& row : rows) row.close = is_close(row);
-  return true;
 }
 
 }  // namespace
@@ -272,6 +260,13 @@ bool MeasuresMemory(const TuneRequest& request) {
          request.machines.empty() && !(request.in_process && request.ranks > 1);
 }
 
+bool SeveralAreFastest(const std::vector<TuneRow>& rows) {
+  const double best = BestStep(rows);
+  return std::count_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
+           return row.failure.empty() && !row.steps.empty() && Median(row.steps) <= 1.05 * best;
+         }) > 1;
+}
+
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes) {
@@ -280,7 +275,6 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                         ComputesIn16Bits(request.package, problem.manifest), notes};
   int runs = 0;
   int last = request.rounds;
-  for (TuneRow& row : rows) row.close = false;
   for (int round = 0; round < last; ++round) {
     const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
@@ -293,8 +287,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     std::vector<size_t> measured;  // rows, in this round
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
-      if (!row.failure.empty() || IsClearlySlower(row, rows)) continue;
-      if (round >= request.rounds && !row.close && !row.as_given) continue;
+      if (!row.failure.empty() || (!row.as_given && IsClearlySlower(row, rows))) continue;
       std::string left;
       if (runs > 0)
         left = ", about " +
@@ -329,7 +322,7 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       NoteCutOff(request, budget, round, rows, notes);
       return;
     }
-    if (round > 0 && round + 1 == request.rounds && MarkClose(rows)) last = 2 * request.rounds;
+    if (round > 0 && round + 1 == request.rounds && SeveralAreFastest(rows)) last *= 2;
   }
 }
 
@@ -372,7 +365,7 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
 void SortRows(std::vector<TuneRow>& rows) {
   auto key = [](const TuneRow& row) -> std::tuple<int, bool, double> {
     if (!row.failure.empty()) return {2, false, 0};
-    if (!row.steps.empty()) return {0, !row.close, Median(row.steps)};
+    if (!row.steps.empty()) return {0, false, Median(row.steps)};
     return {1, !row.candidate.body.empty(), row.candidate.step};  // predicted with times of lists
   };
   std::stable_sort(rows.begin(), rows.end(),

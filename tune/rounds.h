@@ -22,7 +22,6 @@ struct TuneRow {
   bool variant = false;       // runs otherwise than the model of costs can tell
   double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run
   std::vector<double> steps;  // seconds, the median of each round
-  bool close = false;         // so near the fastest that it ran in more rounds
   std::string binds = {};     // WhatBinds
   double others = 0;          // most cores that other programs used meanwhile
   int64_t process_bytes = 0;  // measured: the largest process of any rank
@@ -54,15 +53,18 @@ std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory);
 // more than two rounds of any row differ: the speed of a shared machine may change between rounds.
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
 
+// Returns true if several rows are within 5 % of the best: a few rounds cannot tell them apart.
+bool SeveralAreFastest(const std::vector<TuneRow>& rows);
+
 // Returns true if DropOverLimit measures memory: of the tensors of training, by processes here.
 bool MeasuresMemory(const TuneRequest& request);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
-// the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
-// If several are within 5 % of the fastest at the end, they run in as many rounds again, and so
-// does the job as given, unless there is one round only. Notes candidates that fail, and what the
-// budget cut off. Candidates of inference also fail if their outputs differ from those of the first
-// that runs, by more than rounding.
+// the first round, adds the variants of the fastest, and leaves out those that are clearly slower,
+// but never the job as given, with whose step all are compared.
+// If SeveralAreFastest then, there are as many rounds again, unless there is only one. Notes
+// candidates that fail, and what the budget cut off. Candidates of inference also fail if their
+// outputs differ from those of the first that runs, by more than rounding.
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);
@@ -73,8 +75,7 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
                    const TuneBudget& budget, std::vector<TuneRow>& rows,
                    std::vector<std::string>& notes);
 
-// Sorts rows: measured ones by their time (those that are close to the fastest first, since their
-// rounds are others), then those that were only predicted, then failed ones.
+// Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
 // Predictions have the times of lists, so those of candidates that compute with autograd come last.
 void SortRows(std::vector<TuneRow>& rows);
 

@@ -112,6 +112,15 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.conf == b.conf && a.plan.ranks == b.plan.ranks;
 }
 
+// Adds a note if the results of the winner may differ from those of the job as given.
+void NoteResults(const TuneRequest& request, const TuneRow& winner,
+                 std::vector<std::string>& notes) {
+  if (request.infers() || request.exact || winner.as_given) return;
+  notes.push_back(std::string("results may differ from those of the run as given") +
+                  (request.change_microbatch ? "" : " by rounding, and in what dropout draws") +
+                  " (`pipewright tune --exact` keeps them bitwise identical)");
+}
+
 // Moves the job as given to the front, so that the result is not slower, however short the time. In
 // inference, that with the fewest microbatches follows: outputs are compared with those of the
 // first that runs.
@@ -498,8 +507,9 @@ void RunCandidates(const TuneRequest& request, const Job& job, TuneProblem& prob
   if (!request.machines.empty())
     outcome.notes.push_back("every figure is an estimate for " + request.machines +
                             ", from times on " + MachineName() + OrderText(problem.machines));
-  else if (!request.no_measure && (request.memory.empty() || request.infers()))
-    MeasureRows(request, job, problem, budget, outcome.rows, outcome.notes);
+  else if (!request.no_measure && (request.memory.empty() || request.infers()))  // a cut runs later
+    MeasureRows(request, job, problem, budget.Share(request.cut_package.empty() ? 1 : 0.9),
+                outcome.rows, outcome.notes);
   else if (!request.no_measure)
     RunWithinLimit(request, job, problem, budget, outcome);
   double busiest = 0;
@@ -573,6 +583,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
+  NoteResults(request, outcome.rows.front(), outcome.notes);
   if (!winner.body.empty()) UseAutograd(job, problem);  // what would help is asked for its memory
   if (request.infers() && outcome.rows.front().steps.empty() &&
       winner.microbatches > job.microbatches)

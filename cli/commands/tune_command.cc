@@ -265,7 +265,9 @@ void AddTuneCommand(CLI::App& app) {
   app.add_option("--candidates", r.candidates,
                  "number of candidates to measure, besides the job as given (default: 5)")
       ->check(AtLeast(1, 1000));
-  app.add_option("--rounds", r.rounds, "measurements of each candidate (default: 3)")
+  app.add_option("--rounds", r.rounds,
+                 "measurements of each candidate (default: 3), and as many more if several are "
+                 "about as fast")
       ->check(AtLeast(1, 1000));
   app.add_option("--repeat", r.repeat, "measurements of each module's times (default: 5)")
       ->check(AtLeast(1));

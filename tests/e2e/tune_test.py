@@ -72,6 +72,8 @@ class Tune(Reports):
         result = self.tune("tuned", "--rounds", 1, "--candidates", 2, "--in-process")
         self.succeed(result)
         report = self.report("tuned")
+        differ = "results may differ from those of the run as given by rounding, and in what dropout draws (`pipewright tune "
+        self.assertEqual(differ in result.out, not report["candidates"][0]["as_given"])
         job = json.loads(self.path("tuned/job.json").read_text())
         best = report["candidates"][0]
         self.assertTrue(all(c["measured"] for c in report["candidates"]))
@@ -91,17 +93,14 @@ class Tune(Reports):
         for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
-    def test_close_candidates_run_in_more_rounds(self):
-        self.succeed(self.tune("tuned", "--rounds", 2, "--candidates", 4, "--in-process"))
-        rows = [row for row in self.report("tuned")["candidates"] if row["measured"]]
-        first = [statistics.median(row["measured"][:1 if row.get("variant") else 2]) for row in rows]
-        close = [step <= 1.05 * min(first) for step in first]
-        for row, is_close in zip(rows, close):
-            again = sum(close) > 1 and is_close
-            counts = ({2, 3} if row.get("variant") else {3, 4}) if again else {1, 2, 4} if row["as_given"] else {1, 2}
-            self.assertIn(len(row["measured"]), counts, row)
-        if sum(close) > 1:  # the winner is one of them
-            self.assertTrue(close[0], rows)
+    def test_close_candidates_have_more_rounds(self):
+        """Whether some are close depends on the machine; the job as given runs in every round."""
+        result = self.tune("close", "--rounds", 2, "--candidates", 4, "--in-process")
+        self.succeed(result)
+        rows = self.report("close")["candidates"]
+        [given] = [row for row in rows if row["as_given"]]
+        self.assertEqual(len(given["measured"]), 4 if "round 3 of 4" in result.out else 2)
+        self.assertEqual(max(len(row["measured"]) for row in rows), len(given["measured"]))
 
     def weights(self, ranks, job, *options):
         self.succeed(run_ranks(ranks, "train", self.package, self.path(job), *options, mpi=False))
@@ -355,6 +354,23 @@ class Tune(Reports):
                             for note in report["notes"]), report["notes"])
         self.assertTrue(report["candidates"][0]["measured"])
         self.assertTrue(self.path("stopped/job.json").exists())
+
+    def test_a_model_file_for_machines_that_are_not_here(self):
+        self.path("sixty_four.json").write_text(json.dumps({
+            "devices": {"fast": {"speed": 100}}, "link": {"latency": 1e-6, "bandwidth": 1e11},
+            "machines": [{"device": "fast", "devices": 8, "count": 8}]}))
+        path = self.write_job(self.job())
+        result = pipewright("tune", self.path("gpt.pt2"), path, "--ranks", 64, "-o", self.path("far"), "--repeat", 1,
+                            "--machines", self.path("sixty_four.json"))
+        self.succeed(result)
+        report = self.report("far")
+        self.assertTrue(all(row["estimated"] and not row["measured"] for row in report["candidates"]))
+        best = report["candidates"][0]
+        conf = json.loads(self.path("far/conf.json").read_text())
+        self.assertEqual(sorted({rank for ranks in conf["stage_to_rank_map"].values() for rank in ranks}),
+                         list(range(best["ranks"])))
+        self.succeed(pipewright("check", self.path("far/model.pkg"), self.path("far/job.json"), "--conf",
+                                self.path("far/conf.json")))
 
     def test_other_machines(self):
         self.path("machines.json").write_text(json.dumps({

@@ -40,13 +40,12 @@ TEST(TuneResult, MeasuredRowsComeFirst) {
   EXPECT_EQ(rows.back().failure, "no memory");
 }
 
-// What ran in more rounds is compared with its like: the machine may have been slower in them.
-TEST(TuneResult, CloseRowsComeFirst) {
-  std::vector<TuneRow> rows = {Row(9, {6, 6, 6}), Row(9, {5, 5, 8, 8}), Row(9, {5.1, 5, 7.5, 7.6})};
-  rows[1].close = rows[2].close = true;
-  SortRows(rows);
-  EXPECT_EQ(rows[0].steps.back(), 7.6);
-  EXPECT_EQ(rows[1].steps.back(), 8);
+// Failed rows and those that did not run do not count.
+TEST(TuneResult, SeveralMayBeFastest) {
+  EXPECT_FALSE(
+      SeveralAreFastest({Row(1, {}), Row(1, {0.5, 0.5}, "over the limit"), Row(1, {1, 2})}));
+  EXPECT_FALSE(SeveralAreFastest({Row(1, {5, 6, 5}), Row(1, {1, 5.3, 5.3})}));
+  EXPECT_TRUE(SeveralAreFastest({Row(1, {5, 6, 5}), Row(1, {5.2, 5.2, 9}), Row(1, {7, 7, 7})}));
 }
 
 // Once the time is over, what others took beyond their predictions counts: nothing else is known.

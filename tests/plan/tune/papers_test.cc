@@ -150,5 +150,20 @@ TEST(TunePapers, DualPipe) {
   EXPECT_GE(overlapped, 10);
 }
 
+// Two stages a rank, whose times the table gives.
+TEST(TunePapers, DualPipeV) {
+  const Json rows =
+      ReadJson(std::string(TEST_DIR) + "/data/schedules/dualpipe_vshape.json").at("dualpipev");
+  EXPECT_GE(rows.size(), 21u);
+  for (const Json& row : rows) {
+    PaperCosts paper;
+    paper.ranks = row.at("ranks"), paper.microbatches = row.at("microbatches");
+    paper.F = row.at("F"), paper.I = row.at("I"), paper.W = row.at("W");
+    paper.overlap = row.at("FandB").get<double>() / (paper.F + paper.I + paper.W);
+    for (double* time : {&paper.F, &paper.I, &paper.W}) *time *= 2;
+    ExpectAsGood(paper, "dualpipev", 2, row.at("makespan"));
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
