@@ -11,8 +11,11 @@ static Json KeysThatCount(const std::string& job) {
   Json out = Json::object();
   for (const char* key : {"data", "loss", "optimizer", "microbatches", "microbatch_size",
                           "minibatch_size", "partial", "accumulate", "freeze", "loss_scale",
-                          "threads", "reduce", "buffers", "matmul", "nan"})
+                          "threads", "reduce", "buffers", "matmul", "nan", "tf32"})
     if (all.contains(key)) out[key] = all[key];
+  const Json rate = all.value(Json::json_pointer("/optimizer/lr_schedule"), Json());
+  if (rate.is_object() && !rate.contains("steps") && all.contains("steps"))
+    out["steps"] = all["steps"];  // the learning rate depends on them
   return out;
 }
 

@@ -89,7 +89,9 @@ void ReadMuon(const Json& in, const std::string& where, OptimizerJob& optimizer)
       if (others.contains(key))
         throw Error(here + "." + key, "applies to all parameters", "write it beside \"others\"");
   }
-  optimizer.others = std::make_shared<OptimizerJob>(ReadOptimizer(others, here, 1));
+  OptimizerJob rest = ReadOptimizer(others, here, 1);
+  rest.state_on_disk = optimizer.state_on_disk;
+  optimizer.others = std::make_shared<OptimizerJob>(std::move(rest));
   if (optimizer.others->kind == OptimizerJob::kMuon)
     throw Error(here + ".type", "muon is only for matrices", "use adamw, for example");
 }

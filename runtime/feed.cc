@@ -124,6 +124,10 @@ std::vector<Found> Feed::Reads(bool whole) {
   return found;
 }
 
+int64_t Feed::Samples(int64_t minibatch, int microbatch) {
+  return sampler->Samples(minibatch, microbatch);
+}
+
 double Feed::LossWeight(int loss, int64_t minibatch, int microbatch) {
   const Job& job = *job_;
   // Token files have no targets below 0.

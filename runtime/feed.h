@@ -31,6 +31,7 @@ struct Feed : Microbatches {
   // step: 1 if all have the same number of targets. If numbers may differ, reads the targets of all
   // minibatches of the step. For a loss that the model computes, counts samples.
   double LossWeight(int loss, int64_t minibatch, int microbatch) override;
+  int64_t Samples(int64_t minibatch, int microbatch) override;
   std::string NotFinite(int64_t minibatch, int microbatch) override;
   std::vector<Found> Reads(bool whole) override;
 

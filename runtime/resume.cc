@@ -262,10 +262,22 @@ void RestoreOwnBuffers(const Files& files, Session& session) {
   }
 }
 
+// Returns true if both jobs have a factor that changes, and begin with the same one.
+bool SameInitialScale(const std::string& before, const std::string& now) {
+  const auto initial = [](const std::string& text) {
+    const Json job = ParseJson(text, "job");
+    return job.contains("loss_scale") && job["loss_scale"].is_object()
+               ? job["loss_scale"].value("initial", Json("default"))
+               : Json();
+  };
+  return !initial(now).is_null() && initial(before) == initial(now);
+}
+
 void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
   CheckFits(checkpoint, session);
   const Job& job = session.job;
-  if (job.loss_scale.interval > 0) session.stages->updater().set_loss_scale(checkpoint.loss_scale);
+  if (SameInitialScale(checkpoint.job, job.text))
+    session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
   auto find = [&](const std::string& name) -> Shard* {
     auto shard = files.find(name);

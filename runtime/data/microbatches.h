@@ -30,6 +30,9 @@ class Microbatches {
   }
   // Returns the name of the target, for messages.
   virtual std::string TargetName(int /*loss*/) { return "target"; }
+  // Returns how many samples a microbatch has, by which losses that the model computes are
+  // weighted.
+  virtual int64_t Samples(int64_t /*minibatch*/, int /*microbatch*/) { return 1; }
   // Returns the weight of a microbatch's loss that makes a step's loss the mean over all targets:
   // 1 if all microbatches count the same.
   virtual double LossWeight(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) { return 1; }

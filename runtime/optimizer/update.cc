@@ -323,7 +323,7 @@ void Updater::Commit(const StepOutcome& outcome) {
   if (outcome.skipped) {
     scale_.factor *= scale_job_.backoff;
     scale_.good_steps = 0;
-  } else if (++scale_.good_steps == scale_job_.interval) {
+  } else if (++scale_.good_steps >= scale_job_.interval) {  // a resumed job may have shortened it
     scale_.factor *= scale_job_.growth;
     scale_.good_steps = 0;
   }
@@ -361,6 +361,7 @@ void Updater::SetState(int module, size_t weight, OptimizerState state) {
   Parameter& parameter = modules_.at(module).at(weight);
   for (const auto& [name, tensor] : state.Named())
     if (tensor->defined()) *tensor = OnDevice(*tensor, parameter.weight.device());
+  if (!HasMaster(parameter)) state.master.reset();  // it would become stale
   parameter.state = std::move(state);
   Store(parameter);
 }

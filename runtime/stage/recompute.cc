@@ -2,8 +2,11 @@
 // numbers depend on seed, step, microbatch and operation, and buffers are restored.
 #include <ATen/ATen.h>
 
+#include <set>
+#include <string>
 #include <utility>
 
+#include "runtime/module/written_weights.h"
 #include "runtime/stage/stage_state.h"
 
 namespace pipewright {
@@ -23,7 +26,7 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
                                                            std::vector<c10::IValue> given) {
   const LoadedModule& module = modules.at(index);
   const std::vector<WeightInfo>& held = manifest.modules[index].held;
-  // The first run shows which buffers forward changes.
+  // The first run shows which buffers forward changes, and its code which it may change later.
   auto [found, first] = changing.try_emplace(index);
   if (first)
     for (size_t w = 0; w < held.size(); ++w)
@@ -35,11 +38,16 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
   Kept forgotten;
   std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), &forgotten);
   if (first) {
+    std::set<std::string> written;
+    for (const WrittenWeight& each :
+         WrittenWeights(*module.graph, manifest.modules[index], WeightKind::kBuffer))
+      written.insert(each.name);
     std::vector<size_t> changed;
     Tensors kept_buffers;
     for (size_t i = 0; i < may_change.size(); ++i) {
-      if (at::equal(before[i], module.weights[may_change[i]])) continue;
-      changed.push_back(may_change[i]);
+      const size_t w = may_change[i];
+      if (!written.count(held[w].name) && at::equal(before[i], module.weights[w])) continue;
+      changed.push_back(w);
       kept_buffers.push_back(before[i]);
     }
     may_change = std::move(changed);

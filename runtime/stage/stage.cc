@@ -400,7 +400,11 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
       Loss(loss_job, leaf, target, target.defined() ? source->TargetName(index) : "target");
   late.Add(loss, &term.loss);
   if (job.accuracy || !training) {
-    term.count = LossCount(loss_job, target, output.dim() > 0 ? output.size(0) : 1);
+    const int64_t samples = loss_job.kind == LossJob::kOutput
+                                ? source->Samples(Minibatch(microbatch), Within(microbatch))
+                            : output.dim() > 0 ? output.size(0)
+                                               : 1;
+    term.count = LossCount(loss_job, target, samples);
     if (loss_job.HasClasses()) late.Add(LossHits(loss_job, leaf.detach(), target), &term.correct);
   }
   if (StopsAtLoss()) {

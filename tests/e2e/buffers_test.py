@@ -20,6 +20,7 @@ class Ranges(nn.Module):
         self.register_buffer("largest", torch.full((), 1e-3))
         self.register_buffer("means", torch.zeros(2, 6))
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("late", torch.zeros(()))  # the first two calls do not change it
         self.register_buffer("mixing", torch.eye(6))
         self.register_buffer("order", torch.arange(6))
 
@@ -27,7 +28,8 @@ class Ranges(nn.Module):
         y = self.a(x)
         self.largest.copy_(torch.maximum(self.largest, y.detach().abs().max()))
         self.calls += 1
-        y = torch.tanh(y / self.largest)
+        self.late.add_((self.calls > 2) * 0.1)
+        y = torch.tanh(y / self.largest) * (1 + self.late)
         self.means[0].lerp_(y.detach().mean(0), 0.1)
         self.mixing.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
         self.order.copy_(self.order.roll(1))

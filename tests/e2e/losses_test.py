@@ -2,6 +2,7 @@
 different lengths: PyTorch's, to the bit."""
 import collections
 import copy
+import json
 import re
 import unittest
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from support import (ADAMW, RUN, LENGTH, Case, bits, call, one_process, pipewright, run_ranks,
+from support import (ADAMW, RUN, LENGTH, SGD, Case, bits, call, one_process, pipewright, run_ranks,
                      token_job)
 
 SAMPLES = 21
@@ -36,6 +37,17 @@ class Crossed(torch.nn.Module):
         first = torch.relu(x)
         second = torch.relu(first - 1)
         return {"relu_1": first * 10, "relu": second * 100, "mul": x * 2, "x": x + 1}
+
+
+class Distance(torch.nn.Module):
+    """Computes its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+
+    def forward(self, x, y):
+        return (self.layer(x) - y).square().mean()
 
 
 class Heads(torch.nn.Module):
@@ -185,6 +197,26 @@ class Kinds(Case):
         with torch.no_grad():
             right = self.model(data["x"])["image"].argmax(1) == data["classes"]
         self.assertIn(f"accuracy {100 * right.double().mean().item():.2f} %", result.out)
+
+
+class Computed(Case):
+    def test_evaluation_over_uneven_microbatches(self):
+        torch.manual_seed(5)
+        model = Distance()
+        batch = {0: torch.export.Dim("batch", min=1, max=64)}
+        data = {"x": torch.rand(8, 6), "y": torch.rand(8, 6) * torch.arange(8)[:, None]}
+        torch.export.save(torch.export.export(model, (data["x"], data["y"]), dynamic_shapes=(batch, batch)),
+                          self.path("distance.pt2"))
+        package = self.compile("distance.pt2", "distance.pkg")
+        save_file(data, self.path("rows.safetensors"))
+        validation = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x", "y": "y"}}, "every": 1}
+        job = token_job(data=validation["data"], loss={"output": 0}, minibatch_size=8, microbatches=3,
+                        microbatch_size=None, steps=1, optimizer=SGD, validation=validation)
+        ours = self.train(package, job, 1, False)
+        model.load_state_dict(ours.weights)
+        [line] = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(line["validation"]["targets"], 8)
+        self.assertAlmostEqual(line["validation"]["loss"], model(data["x"], data["y"]).item(), delta=1e-5)
 
 
 class Losses(Case):

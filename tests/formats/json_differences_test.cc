@@ -63,6 +63,12 @@ TEST(JobChanges, NamesWhatLossesDependOn) {
                            R"({"loss": "l1", "optimizer": {"lr": 0.1, "momentum": 0.5}})"),
             (Strings{R"("loss" from "mse" to "l1")",
                      R"("optimizer.momentum" from none to 0.5)"}));
+  EXPECT_EQ(ChangedJobKeys("{}", R"({"tf32": true})"), (Strings{R"("tf32" from none to true)"}));
+  const std::string rate = R"({"optimizer": {"lr_schedule": {"type": "cosine"}}, "steps": )";
+  EXPECT_EQ(ChangedJobKeys(rate + "100}", rate + "200}"), (Strings{R"("steps" from 100 to 200)"}));
+  const std::string own =
+      R"({"optimizer": {"lr_schedule": {"type": "cosine", "steps": 9}}, "steps": )";
+  EXPECT_EQ(ChangedJobKeys(own + "100}", own + "200}"), Strings());
   EXPECT_EQ(ChangedJobKeys(R"({"freeze": ["a"]})", "{}"),
             (Strings{R"("freeze" from ["a"] to none)"}));
 }

@@ -59,6 +59,8 @@ TEST(OptimizerJob, MuonIsForMatrices) {
   EXPECT_EQ(of("blocks.0.weight", true), (std::pair{OptimizerJob::kMuon, 3.0}));
   EXPECT_EQ(of("blocks.0.bias", false), (std::pair{OptimizerJob::kAdamW, 3.0}));
   EXPECT_EQ(of("embedding.weight", true), (std::pair{OptimizerJob::kAdamW, 2.0}));
+  job = Read(R"({"type": "muon", "state": "disk", "others": {"type": "sgd"}})");
+  EXPECT_TRUE(job.state_on_disk && job.others->state_on_disk);
   for (const char* others : {"1", R"({"type": "muon", "others": {"type": "sgd"}})",
                              R"({"type": "sgd", "clip_norm": 1})", R"({"lr": 1})"})
     EXPECT_THROW(Read(R"({"type": "muon", "others": )" + std::string(others) + "}"), Error);
