@@ -12,7 +12,7 @@ namespace pipewright {
 // Returns the numbers of `count` with the lowest bit of the exponent added to the exponent, or-ed.
 // This carries into the sign if all bits of an exponent are set, and only then.
 template <typename Bits>
-static Bits Carried(const char* data, size_t count, Bits exponent) {
+static inline Bits Carried(const char* data, size_t count, Bits exponent) {
   const auto lowest = static_cast<Bits>(exponent & (~exponent + 1));
   Bits found = 0;
   for (size_t i = 0; i < count; ++i) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -202,8 +203,7 @@ void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
   if (round >= request.rounds) {
     notes.push_back(budget.Ended() + " left no time for round " + std::to_string(round + 1) +
                     " of " + std::to_string(2 * request.rounds) +
-                    ", so candidates that differ by less than 5 % were compared in " +
-                    std::to_string(round));
+                    ", so that the fastest candidates were compared in fewer rounds");
     return;
   }
   const auto open = std::count_if(rows.begin(), rows.end(), [](const TuneRow& each) {
@@ -273,8 +273,8 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
   const TuneBudget clock;
   FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches,
                         ComputesIn16Bits(request.package, problem.manifest), notes};
-  int runs = 0;
-  int last = request.rounds;
+  int runs = 0, last = request.rounds;
+  std::set<size_t> slower;  // rows that run no more
   for (int round = 0; round < last; ++round) {
     const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
@@ -287,15 +287,17 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     std::vector<size_t> measured;  // rows, in this round
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
-      if (!row.failure.empty() || (!row.as_given && IsClearlySlower(row, rows))) continue;
+      if (IsClearlySlower(row, rows)) slower.insert(i);
+      if (!row.failure.empty() || slower.count(i)) continue;
       std::string left;
       if (runs > 0)
-        left = ", about " +
-               DurationText(std::min(
-                   budget.Left(),
-                   clock.Passed() / runs *
-                       static_cast<double>(rows.size() * static_cast<size_t>(last - round) - i))) +
-               " left";
+        left =
+            ", about " +
+            DurationText(std::min(
+                budget.Left(),
+                clock.Passed() / runs *
+                    static_cast<double>(rows.size() * static_cast<size_t>(last - round) - i))) +
+            (round + 1 < request.rounds ? " left, or more if several are equally fast" : " left");
       Say(request, "round " + std::to_string(round + 1) + " of " + std::to_string(last) +
                        ": candidate " + std::to_string(i + 1) + " of " +
                        std::to_string(rows.size()) + left);
@@ -323,6 +325,9 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
       return;
     }
     if (round > 0 && round + 1 == request.rounds && SeveralAreFastest(rows)) last *= 2;
+    if (round != request.rounds) continue;
+    for (const size_t each : measured)  // variants have no first round
+      if (!rows[each].variant) rows[each].steps.erase(rows[each].steps.begin());
   }
 }
 

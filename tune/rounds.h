@@ -60,11 +60,11 @@ bool SeveralAreFastest(const std::vector<TuneRow>& rows);
 bool MeasuresMemory(const TuneRequest& request);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
-// the first round, adds the variants of the fastest, and leaves out those that are clearly slower,
-// but never the job as given, with whose step all are compared.
-// If SeveralAreFastest then, there are as many rounds again, unless there is only one. Notes
-// candidates that fail, and what the budget cut off. Candidates of inference also fail if their
-// outputs differ from those of the first that runs, by more than rounding.
+// the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
+// If SeveralAreFastest then, there are as many rounds again, unless there is only one, and the
+// first no longer counts, which variants do not have. Notes candidates that fail, and what the
+// budget cut off. Candidates of inference also fail if their outputs differ from those of the first
+// that runs, by more than rounding.
 void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                  const TuneBudget& budget, std::vector<TuneRow>& rows,
                  std::vector<std::string>& notes);

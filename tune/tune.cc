@@ -113,11 +113,14 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
 }
 
 // Adds a note if the results of the winner may differ from those of the job as given.
-void NoteResults(const TuneRequest& request, const TuneRow& winner,
+void NoteResults(const TuneRequest& request, const Job& given, const TuneRow& winner,
                  std::vector<std::string>& notes) {
   if (request.infers() || request.exact || winner.as_given) return;
-  notes.push_back(std::string("results may differ from those of the run as given") +
-                  (request.change_microbatch ? "" : " by rounding, and in what dropout draws") +
+  const bool same = given.accumulate == 1 && winner.candidate.microbatches == given.microbatches;
+  const std::string how = same                        ? " by rounding"
+                          : request.change_microbatch ? ""
+                                                      : " by rounding, and in what dropout draws";
+  notes.push_back("results may differ from those of the run as given" + how +
                   " (`pipewright tune --exact` keeps them bitwise identical)");
 }
 
@@ -583,7 +586,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
     throw Error(request.package, "no candidate ran: " + outcome.rows.front().failure);
 
   const TuneCandidate& winner = outcome.rows.front().candidate;
-  NoteResults(request, outcome.rows.front(), outcome.notes);
+  NoteResults(request, given, outcome.rows.front(), outcome.notes);
   if (!winner.body.empty()) UseAutograd(job, problem);  // what would help is asked for its memory
   if (request.infers() && outcome.rows.front().steps.empty() &&
       winner.microbatches > job.microbatches)

@@ -72,8 +72,10 @@ class Tune(Reports):
         result = self.tune("tuned", "--rounds", 1, "--candidates", 2, "--in-process")
         self.succeed(result)
         report = self.report("tuned")
-        differ = "results may differ from those of the run as given by rounding, and in what dropout draws (`pipewright tune "
-        self.assertEqual(differ in result.out, not report["candidates"][0]["as_given"])
+        [winner, given] = [report["candidates"][0], *(row for row in report["candidates"] if row["as_given"])]
+        draws = ", and in what dropout draws" if winner["microbatches"] != given["microbatches"] else ""
+        differ = f"results may differ from those of the run as given by rounding{draws} (`pipewright tune --exact` "
+        self.assertEqual(differ in result.out, not winner["as_given"])
         job = json.loads(self.path("tuned/job.json").read_text())
         best = report["candidates"][0]
         self.assertTrue(all(c["measured"] for c in report["candidates"]))
@@ -94,13 +96,15 @@ class Tune(Reports):
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
     def test_close_candidates_have_more_rounds(self):
-        """Whether some are close depends on the machine; the job as given runs in every round."""
+        """Whether several are close depends on the machine."""
         result = self.tune("close", "--rounds", 2, "--candidates", 4, "--in-process")
         self.succeed(result)
         rows = self.report("close")["candidates"]
-        [given] = [row for row in rows if row["as_given"]]
-        self.assertEqual(len(given["measured"]), 4 if "round 3 of 4" in result.out else 2)
-        self.assertEqual(max(len(row["measured"]) for row in rows), len(given["measured"]))
+        steps = [statistics.median(row["measured"]) for row in rows]
+        if "round 3 of 4" in result.out:  # the first no longer counts
+            self.assertEqual(max(len(row["measured"]) for row in rows), 3)
+        else:
+            self.assertEqual(sum(step <= 1.05 * min(steps) for step in steps), 1, rows)
 
     def weights(self, ranks, job, *options):
         self.succeed(run_ranks(ranks, "train", self.package, self.path(job), *options, mpi=False))
@@ -366,6 +370,7 @@ class Tune(Reports):
         report = self.report("far")
         self.assertTrue(all(row["estimated"] and not row["measured"] for row in report["candidates"]))
         best = report["candidates"][0]
+        self.assertGreater(best["ranks"], 1)
         conf = json.loads(self.path("far/conf.json").read_text())
         self.assertEqual(sorted({rank for ranks in conf["stage_to_rank_map"].values() for rank in ranks}),
                          list(range(best["ranks"])))
