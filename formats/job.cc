@@ -159,7 +159,7 @@ void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale
   }
   if (!in.is_object()) throw Error(where, "a number or an object is expected, not " + in.dump());
   CheckKeys(in, {"initial", "growth", "backoff", "interval"}, where);
-  scale.initial = 65536;
+  scale.initial = kInitialLossScale;
   scale.interval = 2000;
   Section section{in, where};
   section.Range("initial", 1e-30, 1e300, scale.initial);

@@ -49,6 +49,7 @@ struct LossJob {
 
 // Losses are multiplied before the backward pass and gradients divided after it, so that small
 // gradients do not underflow in 16 bits. A step whose gradients overflow is skipped.
+inline constexpr double kInitialLossScale = 65536;  // of a factor that changes, if none is given
 struct LossScaleJob {
   bool used = false;
   double initial = 1;

@@ -14,7 +14,8 @@ static Json KeysThatCount(const std::string& job) {
                           "threads", "reduce", "buffers", "matmul", "nan", "tf32"})
     if (all.contains(key)) out[key] = all[key];
   const Json rate = all.value(Json::json_pointer("/optimizer/lr_schedule"), Json());
-  if (rate.is_object() && !rate.contains("steps") && all.contains("steps"))
+  const std::string type = rate.is_object() ? rate.value("type", "constant") : "constant";
+  if (type != "constant" && type != "step" && !rate.contains("steps") && all.contains("steps"))
     out["steps"] = all["steps"];  // the learning rate depends on them
   return out;
 }

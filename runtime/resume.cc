@@ -262,21 +262,19 @@ void RestoreOwnBuffers(const Files& files, Session& session) {
   }
 }
 
-// Returns true if both jobs have a factor that changes, and begin with the same one.
-bool SameInitialScale(const std::string& before, const std::string& now) {
-  const auto initial = [](const std::string& text) {
-    const Json job = ParseJson(text, "job");
-    return job.contains("loss_scale") && job["loss_scale"].is_object()
-               ? job["loss_scale"].value("initial", Json("default"))
-               : Json();
-  };
-  return !initial(now).is_null() && initial(before) == initial(now);
+// Returns true if the job of the checkpoint had a factor that changes, and began with the same one.
+// The job of a program that fills it in by hand has no text: then its factor is taken, too.
+bool HadSameScale(const RunCheckpoint& checkpoint, const LossScaleJob& now) {
+  if (checkpoint.job.empty()) return true;
+  const Json job = ParseJson(checkpoint.job, checkpoint.path + ": job");
+  if (!job.contains("loss_scale") || !job["loss_scale"].is_object()) return false;
+  return job["loss_scale"].value("initial", kInitialLossScale) == now.initial;
 }
 
 void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
   CheckFits(checkpoint, session);
   const Job& job = session.job;
-  if (SameInitialScale(checkpoint.job, job.text))
+  if (job.loss_scale.interval > 0 && HadSameScale(checkpoint, job.loss_scale))
     session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
   auto find = [&](const std::string& name) -> Shard* {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
-#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -216,11 +215,13 @@ void NoteCutOff(const TuneRequest& request, const TuneBudget& budget, int round,
                         : ""));
 }
 
-// Returns the shortest measured step; kNoLimit if none is measured.
+bool Runs(const TuneRow& row) { return row.failure.empty() && !row.slower; }
+
+// Returns the shortest measured step of those that still run; kNoLimit if none is measured.
 double BestStep(const std::vector<TuneRow>& rows) {
   double best = kNoLimit;
   for (const TuneRow& row : rows)
-    if (row.failure.empty() && !row.steps.empty()) best = std::min(best, Median(row.steps));
+    if (Runs(row) && !row.steps.empty()) best = std::min(best, Median(row.steps));
   return best;
 }
 
@@ -263,7 +264,7 @@ bool MeasuresMemory(const TuneRequest& request) {
 bool SeveralAreFastest(const std::vector<TuneRow>& rows) {
   const double best = BestStep(rows);
   return std::count_if(rows.begin(), rows.end(), [&](const TuneRow& row) {
-           return row.failure.empty() && !row.steps.empty() && Median(row.steps) <= 1.05 * best;
+           return Runs(row) && !row.steps.empty() && Median(row.steps) <= 1.05 * best;
          }) > 1;
 }
 
@@ -274,7 +275,6 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
   FirstOutputs first = {request.scratch + "/first_output.safetensors", job.microbatches,
                         ComputesIn16Bits(request.package, problem.manifest), notes};
   int runs = 0, last = request.rounds;
-  std::set<size_t> slower;  // rows that run no more
   for (int round = 0; round < last; ++round) {
     const double best = BestStep(rows);
     if (round > 0 && best == kNoLimit) return;  // every candidate has failed
@@ -287,8 +287,9 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
     std::vector<size_t> measured;  // rows, in this round
     for (size_t i = 0; i < rows.size(); ++i) {
       TuneRow& row = rows[i];
-      if (IsClearlySlower(row, rows)) slower.insert(i);
-      if (!row.failure.empty() || slower.count(i)) continue;
+      if (IsClearlySlower(row, rows) && !(row.as_given && Median(row.steps) < 2 * best))
+        row.slower = true;
+      if (!row.failure.empty() || row.slower) continue;
       std::string left;
       if (runs > 0)
         left =
@@ -370,7 +371,7 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
 void SortRows(std::vector<TuneRow>& rows) {
   auto key = [](const TuneRow& row) -> std::tuple<int, bool, double> {
     if (!row.failure.empty()) return {2, false, 0};
-    if (!row.steps.empty()) return {0, false, Median(row.steps)};
+    if (!row.steps.empty()) return {0, row.slower, Median(row.steps)};
     return {1, !row.candidate.body.empty(), row.candidate.step};  // predicted with times of lists
   };
   std::stable_sort(rows.begin(), rows.end(),

@@ -22,6 +22,7 @@ struct TuneRow {
   bool variant = false;       // runs otherwise than the model of costs can tell
   double expected = 0;        // seconds: ExpectedStep before its first run; 0: it did not run
   std::vector<double> steps;  // seconds, the median of each round
+  bool slower = false;        // clearly, so that it ran in fewer rounds than others
   std::string binds = {};     // WhatBinds
   double others = 0;          // most cores that other programs used meanwhile
   int64_t process_bytes = 0;  // measured: the largest process of any rank
@@ -53,14 +54,16 @@ std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory);
 // more than two rounds of any row differ: the speed of a shared machine may change between rounds.
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);
 
-// Returns true if several rows are within 5 % of the best: a few rounds cannot tell them apart.
+// Returns true if several rows that still run are within 5 % of the best: a few rounds cannot tell
+// them apart.
 bool SeveralAreFastest(const std::vector<TuneRow>& rows);
 
 // Returns true if DropOverLimit measures memory: of the tensors of training, by processes here.
 bool MeasuresMemory(const TuneRequest& request);
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them. After
-// the first round, adds the variants of the fastest, and leaves out those that are clearly slower.
+// the first round, adds the variants of the fastest, and leaves out those that are clearly slower
+// (the job as given only if it takes twice as long as the best, since gains are told by its time).
 // If SeveralAreFastest then, there are as many rounds again, unless there is only one, and the
 // first no longer counts, which variants do not have. Notes candidates that fail, and what the
 // budget cut off. Candidates of inference also fail if their outputs differ from those of the first
@@ -75,7 +78,8 @@ bool DropOverLimit(const TuneRequest& request, const Job& job, const TuneProblem
                    const TuneBudget& budget, std::vector<TuneRow>& rows,
                    std::vector<std::string>& notes);
 
-// Sorts rows: measured ones by their time, then those that were only predicted, then failed ones.
+// Sorts rows: measured ones by their time (those that are clearly slower last, since they ran in
+// other rounds), then those that were only predicted, then failed ones.
 // Predictions have the times of lists, so those of candidates that compute with autograd come last.
 void SortRows(std::vector<TuneRow>& rows);
 

@@ -359,9 +359,15 @@ std::vector<std::pair<std::string, AnyTensor>> Updater::StateTensors(int module,
 
 void Updater::SetState(int module, size_t weight, OptimizerState state) {
   Parameter& parameter = modules_.at(module).at(weight);
-  for (const auto& [name, tensor] : state.Named())
-    if (tensor->defined()) *tensor = OnDevice(*tensor, parameter.weight.device());
-  if (!HasMaster(parameter)) state.master.reset();  // it would become stale
+  const bool master = HasMaster(parameter);
+  if (!master) state.master.reset();  // it would become stale
+  const at::ScalarType type = parameter.weight.scalar_type();
+  for (const auto& [name, tensor] : state.Named()) {
+    if (!tensor->defined()) continue;
+    *tensor = OnDevice(*tensor, parameter.weight.device());
+    // The job that wrote it may have had other "master_weights".
+    if (c10::elementSize(type) == 2) *tensor = tensor->to(master ? at::kFloat : type);
+  }
   parameter.state = std::move(state);
   Store(parameter);
 }

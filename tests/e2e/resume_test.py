@@ -76,10 +76,11 @@ class Resume(Case):
         """A new initial factor is used; otherwise, the factor and the number of good steps go on."""
         self.job(steps=2)
         self.succeed(self.run_it())
-        for steps, interval in ((4, 3), (6, 1)):
+        for steps, interval in ((6, 3), (8, 1)):
             self.job(steps=steps, loss_scale={"initial": 1024.0, "interval": interval})
             self.succeed(self.run_it("--resume"))
-        self.assertEqual([line.get("loss_scale") for line in self.said()[0]], [None, None, 1024, 1024, 1024, 2048])
+        self.assertEqual([line.get("loss_scale") for line in self.said()[0]],
+                         [None, None, 1024, 1024, 1024, 2048, 2048, 4096])
 
     def test_what_has_changed_since_the_checkpoint_is_told(self):
         data, other = self.path("changing.safetensors"), self.path("other.pkg")

@@ -66,6 +66,8 @@ TEST(JobChanges, NamesWhatLossesDependOn) {
   EXPECT_EQ(ChangedJobKeys("{}", R"({"tf32": true})"), (Strings{R"("tf32" from none to true)"}));
   const std::string rate = R"({"optimizer": {"lr_schedule": {"type": "cosine"}}, "steps": )";
   EXPECT_EQ(ChangedJobKeys(rate + "100}", rate + "200}"), (Strings{R"("steps" from 100 to 200)"}));
+  const std::string warm = R"({"optimizer": {"lr_schedule": {"warmup": 9}}, "steps": )";
+  EXPECT_EQ(ChangedJobKeys(warm + "100}", warm + "200}"), Strings());
   const std::string own =
       R"({"optimizer": {"lr_schedule": {"type": "cosine", "steps": 9}}, "steps": )";
   EXPECT_EQ(ChangedJobKeys(own + "100}", own + "200}"), Strings());

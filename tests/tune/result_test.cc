@@ -40,6 +40,16 @@ TEST(TuneResult, MeasuredRowsComeFirst) {
   EXPECT_EQ(rows.back().failure, "no memory");
 }
 
+// Rows that were dropped in a slow or fast moment of the machine are compared with each other only.
+TEST(TuneResult, SlowerRowsComeLater) {
+  std::vector<TuneRow> rows = {Row(9, {4}), Row(9, {3}), Row(9, {5, 6, 5}), Row(1, {})};
+  rows[0].slower = rows[1].slower = true;
+  SortRows(rows);
+  std::vector<double> order;
+  for (const TuneRow& row : rows) order.push_back(row.steps.empty() ? 0 : row.steps[0]);
+  EXPECT_EQ(order, (std::vector<double>{5, 3, 4, 0}));
+}
+
 // Failed rows and those that did not run do not count.
 TEST(TuneResult, SeveralMayBeFastest) {
   EXPECT_FALSE(

@@ -162,6 +162,28 @@ TEST(Updater, TrainsSixteenBitWeightsThroughTheirMasters) {
   EXPECT_FALSE(updater.LastGradient(0, 1).defined());
 }
 
+// A job may begin or cease to have them when it is resumed.
+TEST(Updater, TakesStatesWithAndWithoutMasters) {
+  for (const bool with : {false, true}) {
+    OptimizerJob job = Sgd(1);
+    job.kind = OptimizerJob::kAdam;
+    job.master_weights = with;
+    Updater updater(Example(), job, {}, true, FiniteCheck::kNone);
+    const at::Tensor weight = at::ones({2}, at::kBFloat16);
+    updater.Hold(0, {weight, at::zeros({1})});
+    OptimizerState state;
+    const at::ScalarType other = with ? at::kBFloat16 : at::kFloat;
+    state.average = at::zeros({2}, other), state.average_sq = at::zeros({2}, other);
+    if (!with) state.master = at::zeros({2});  // of another weight by now
+    updater.SetState(0, 0, state);
+    updater.Begin(0, 1);
+    Tensors gradients = {at::ones({2}, at::kBFloat16), {}};
+    updater.Step(0, gradients);
+    EXPECT_TRUE(at::allclose(weight.to(at::kFloat), at::zeros({2}), 0, 0.02)) << weight;
+    EXPECT_EQ(updater.StateTensors(0, 0).size(), with ? 3u : 2u);
+  }
+}
+
 // States on disk make the same updates, and take no memory between steps.
 TEST(Updater, StatesOnDiskGiveTheSameBits) {
   std::vector<at::Tensor> weights;
