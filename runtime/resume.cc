@@ -43,7 +43,13 @@ struct Shard {
 };
 using Files = std::map<std::string, Shard>;
 
-// Names the file of this rank's own buffers of a module; "" for the first replica.
+// Returns what follows the module in the name of a shard: ".replica1of2.state.safetensors".
+std::string Ending(const std::string& file) {
+  return file.substr(std::min(file.find('.'), file.size()));
+}
+
+// Names the file of this rank's own buffers of a module; "" if the rank is the first replica or
+// does not hold the module.
 std::string OwnBuffers(const Session& session, size_t module) {
   const Conf& conf = session.run.conf;
   const std::vector<int>& replicas = conf.stage_to_ranks[conf.module_to_stage[module]];
@@ -51,6 +57,14 @@ std::string OwnBuffers(const Session& session, size_t module) {
   if (self == replicas.begin() || self == replicas.end()) return "";
   return ReplicaName(static_cast<int>(module), static_cast<int>(self - replicas.begin()),
                      static_cast<int>(replicas.size()));
+}
+
+// Returns the shard that has a buffer, among those with this ending. The module that holds the
+// buffer may have had another number in the package that the checkpoint was written from.
+Shard* FindBuffer(Files& files, const std::string& name, const std::string& ending) {
+  for (auto& [file, shard] : files)
+    if (Ending(file) == ending && shard.Find(name)) return &shard;
+  return nullptr;
 }
 
 // Returns the file that holds a copy of a tensor whose shard lies on another host.
@@ -84,18 +98,30 @@ at::Tensor ReadWhole(const SafetensorsFile& file, const TensorInfo& info) {
   return whole;
 }
 
-// Reads a whole file of the checkpoint and verifies it. Throws Error for NaN or infinity that
-// training made, because the run would fail in its first step.
-Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const Session& session,
-                const std::set<std::string>& in_memory) {
+// Returns true if the file is here, not only on the host that wrote it.
+bool IsHere(const RunCheckpoint& checkpoint, const std::string& name) {
+  std::error_code failed;
+  return checkpoint.files.at(name).host.empty() ||
+         fs::exists(fs::path(checkpoint.path) / name, failed);
+}
+
+std::unique_ptr<SafetensorsFile> OpenShard(const RunCheckpoint& checkpoint,
+                                           const std::string& name) {
   CheckShardSize(checkpoint, name);
-  Shard shard;
   try {
-    shard.file = std::make_unique<SafetensorsFile>((fs::path(checkpoint.path) / name).string());
+    return std::make_unique<SafetensorsFile>((fs::path(checkpoint.path) / name).string());
   } catch (const Error&) {
     VerifyShard(checkpoint, name);  // says more if the contents differ
     throw;
   }
+}
+
+// Reads a whole file of the checkpoint and verifies it. Throws Error for NaN or infinity that
+// training made, because the run would fail in its first step.
+Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const Session& session,
+                const std::set<std::string>& in_memory) {
+  Shard shard;
+  shard.file = OpenShard(checkpoint, name);
   const SafetensorsFile& file = *shard.file;
   uint64_t hash = Hash(file.HeaderBytes());
   std::vector<const TensorInfo*> in_order, spoilt;
@@ -132,27 +158,48 @@ Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const 
   return shard;
 }
 
+// Returns the names of the checkpoint's files that have buffers of modules that this rank holds and
+// that the index of weights does not list: those of replicas, and those outside the state dict.
+std::set<std::string> FilesOfBuffers(const RunCheckpoint& checkpoint, const Session& session) {
+  const Manifest& manifest = session.run.manifest;
+  std::map<std::string, std::set<std::string>> buffers;  // by the ending of the files
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    if (!session.stages->Holds(static_cast<int>(m))) continue;
+    const std::string own = Ending(OwnBuffers(session, m));
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      if (info.kind != WeightKind::kBuffer) continue;
+      const std::string name = "buffer/" + KeptName(manifest, info.name);
+      if (!info.persistent) buffers[Ending(StateFileOf(ShardName(0)))].insert(name);
+      if (!own.empty()) buffers[own].insert(name);
+    }
+  }
+  std::set<std::string> found;
+  for (const auto& [file, size_and_hash] : checkpoint.files) {
+    const auto names = buffers.find(Ending(file));
+    if (names == buffers.end() || !IsHere(checkpoint, file)) continue;
+    const auto opened = OpenShard(checkpoint, file);
+    for (const std::string& name : names->second)
+      if (opened->Find(name)) found.insert(file);
+  }
+  return found;
+}
+
 // Reads and verifies the shards of the checkpoint that this rank needs. Restore reports tensors
 // that no shard has.
 Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
   const Manifest& manifest = session.run.manifest;
   const std::set<std::string> in_memory = NamesInMemory(session);
   Files files;
-  // Returns true if the file is here, not only on the host that wrote it.
-  auto here = [&](const std::string& name) {
-    std::error_code failed;
-    return checkpoint.files.at(name).host.empty() ||
-           fs::exists(fs::path(checkpoint.path) / name, failed);
-  };
   auto open = [&](const std::string& name) {
     if (!files.count(name)) files[name] = ReadShard(checkpoint, name, session, in_memory);
   };
   for (const auto& [name, file] : checkpoint.files)
-    if (IsCopies(name) && here(name)) open(name);
+    if (IsCopies(name) && IsHere(checkpoint, name)) open(name);
+  for (const std::string& name : FilesOfBuffers(checkpoint, session)) open(name);
   std::set<std::string> elsewhere;
   auto need = [&](const std::string& name) {
     if (!checkpoint.files.count(name)) return;
-    if (here(name))
+    if (IsHere(checkpoint, name))
       open(name);
     else
       elsewhere.insert(name);
@@ -165,7 +212,7 @@ Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
       const std::string name = KeptName(manifest, info.name);
       auto shard = checkpoint.weight_of.find(name);
       if (shard == checkpoint.weight_of.end()) continue;
-      if (!here(shard->second) && FindCopy(files, name)) {
+      if (!IsHere(checkpoint, shard->second) && FindCopy(files, name)) {
         copied = true;
         continue;
       }
@@ -246,17 +293,18 @@ void RestoreOptimizer(Shard* state, const std::string& name, int module, size_t 
 }
 
 // Restores the buffers that each replica of a stage has for itself.
-void RestoreOwnBuffers(const Files& files, Session& session) {
+void RestoreOwnBuffers(Files& files, Session& session) {
   const Manifest& manifest = session.run.manifest;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
-    const auto file = files.find(OwnBuffers(session, m));
-    if (file == files.end() || !session.stages->Holds(static_cast<int>(m))) continue;
-    const Shard* own = &file->second;
+    const std::string ending = Ending(OwnBuffers(session, m));
+    if (ending.empty()) continue;
     for (const WeightInfo& info : manifest.modules[m].held) {
-      const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
-      if (info.kind != WeightKind::kBuffer || !buffer) continue;
+      if (info.kind != WeightKind::kBuffer) continue;
+      const std::string name = "buffer/" + KeptName(manifest, info.name);
+      const Shard* own = FindBuffer(files, name, ending);
+      if (!own) continue;
       at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
-      CopyInto(*own, *buffer, to);
+      CopyInto(*own, own->At(name), to);
       to.unsafeGetTensorImpl()->bump_version();
     }
   }
@@ -309,10 +357,10 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         state = find(shard->second) ? find(StateFileOf(shard->second))
                                     : FindCopy(files, "step/" + name);
       } else {
-        state = holding(StateFileOf(ShardName(module)), "buffer/" + name);
-        const TensorInfo* buffer = state ? state->Find("buffer/" + name) : nullptr;
-        if (!buffer) continue;
-        CopyInto(*state, *buffer, weight);
+        state = FindBuffer(files, "buffer/" + name, Ending(StateFileOf(ShardName(0))));
+        if (!state) state = FindCopy(files, "buffer/" + name);
+        if (!state) continue;  // forward had not written it
+        CopyInto(*state, state->At("buffer/" + name), weight);
         weight.unsafeGetTensorImpl()->bump_version();  // marks it as different from the package's
       }
       if (info.kind != WeightKind::kParameter) continue;

@@ -10,6 +10,7 @@
 #include "plan/placement/tensor_ids.h"
 #include "plan/run/run_plan.h"
 #include "runtime/module/module.h"
+#include "runtime/module/written_weights.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/stage/stage_state.h"
@@ -230,7 +231,31 @@ void TorchStages::ReadNumbers() {
     for (LossTerm& term : of_loss) term.loss = PlainNan(term.loss);
 }
 
+void TorchStages::State::KeepWrittenBuffers() {
+  if (!before_evaluation) {
+    before_evaluation.emplace();
+    for (const auto& [index, module] : modules)
+      for (const WrittenWeight& each :
+           WrittenWeights(*module.graph, manifest.modules[index], WeightKind::kBuffer)) {
+        const size_t w = WeightIndex(index, each.name);
+        (*before_evaluation)[index][w] = at::empty_like(module.weights[w]);
+      }
+  }
+  for (auto& [index, buffers] : *before_evaluation)
+    for (auto& [w, before] : buffers) before.copy_(modules.at(index).weights[w]);
+}
+
+void TorchStages::State::PutBackBuffers() {
+  if (!before_evaluation) return;
+  for (const auto& [index, buffers] : *before_evaluation)
+    for (const auto& [w, before] : buffers) modules.at(index).weights[w].copy_(before);
+}
+
 void TorchStages::SetTraining(bool training) {
+  if (training)
+    state_->PutBackBuffers();
+  else
+    state_->KeepWrittenBuffers();
   state_->training = training;
   if (state_->offloaded) state_->offloaded->Follow(training ? 0 : 1);
   for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);

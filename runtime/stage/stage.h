@@ -107,6 +107,7 @@ class TorchStages : public StageBody {
   // Says between which ranks the next steps may exchange gradients on devices; at first, none.
   void ExchangeOnDevices(const DevicePeers& peers);
   // Makes the next steps train, or else run forward only, without dropout, with running statistics.
+  // What an evaluation writes to buffers is undone, so that it does not change what is trained.
   void SetTraining(bool training);
 
   // Selects the modules that the next steps recompute for backward; at first those of the settings.

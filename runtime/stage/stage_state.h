@@ -83,6 +83,8 @@ struct TorchStages::State {
   Updater updater;
   std::map<std::pair<int, int>, MicrobatchWork> under_way;  // (stage, microbatch)
   std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
+  // By module: the buffers that its code writes, as they were before the last evaluation.
+  std::optional<std::map<int, std::map<size_t, at::Tensor>>> before_evaluation;
   std::vector<int> loss_values, loss_stages;  // by loss: the value it is computed from; its stage
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
   LossTerms terms;
@@ -113,6 +115,8 @@ struct TorchStages::State {
 
   // Defined in stage.cc.
   void AwaitDevice() { clock.Await(*values); }
+  void KeepWrittenBuffers();
+  void PutBackBuffers();
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();

@@ -16,6 +16,29 @@ LONG = bool(os.environ.get("PIPEWRIGHT_LONG"))
 TIMES = ("samples_per_second", "seconds", "bubble", "memory", "checkpoint")
 
 
+class Counts(nn.Module):
+    """Computes with a buffer that the state dict lacks, and that forward writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.register_buffer("mean", torch.zeros(6), persistent=False)
+
+    def forward(self, x):
+        y = self.norm(torch.tanh(self.a(x - self.mean)))
+        self.mean.lerp_(y.detach().mean(0), 0.3)
+        return x + y
+
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*[Counts() for _ in range(4)], nn.Linear(6, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 class Resume(Case):
     @classmethod
     def setUpClass(cls):
@@ -129,6 +152,31 @@ class Resume(Case):
                 self.forget_after(4)
                 self.succeed(self.run_it("--resume"))
                 self.assert_same(self.said(), expected, buffers)
+
+    def test_buffers_are_found_if_the_package_is_cut_elsewhere(self):
+        torch.manual_seed(0)
+        export(Chain().train(), torch.rand(2, 6), self.path("chain.pt2"))
+        places = []
+        for name, cuts, stages in (("three", "modules:layers.1,layers.3", [0, 0, 1]),
+                                   ("two", "modules:layers.3", [0, 1])):
+            conf = self.path(f"{name}.json")
+            conf.write_text(json.dumps({"module_to_stage_map": stages,
+                                        "stage_to_rank_map": {"0": [0, 1], "1": [2]}}))
+            places.append([self.compile("chain.pt2", f"{name}.pkg", "--split", cuts),
+                           self.path("job.json"), "--conf", conf])
+        self.job()
+        train = [RUN, "--in-process", 3, "train"]
+        for first, other in (places[:1]*2, places[1:]*2, places, places[::-1]):
+            shutil.rmtree(self.out)
+            self.out.mkdir()
+            self.succeed(call([*train, *first]))
+            expected = self.said()
+            self.forget_after(4)
+            self.succeed(call([*train, *other, "--resume"]))
+            self.assert_same(self.said(), expected, "cut elsewhere")
+        self.job(validation=None, checkpoint=None)
+        self.succeed(call([*train, *places[0]]))
+        self.assert_same_tensors(self.said()[1], expected[1], "validation changes no buffer")
 
     def kill_at_writes(self, parts, mpi=False, **environment):
         """Kills the run in each of its parts; in a long test, at every write."""
