@@ -2,7 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <algorithm>
 #include <cmath>
@@ -208,6 +210,126 @@ void SetState(const torch::nn::Module& module, const State& state) {
   at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state.random);
 }
 
+// Returns the gradients of a weighted sum of all results; those of other parameters are undefined.
+std::vector<at::Tensor> GradientsOf(const c10::IValue& result,
+                                    const std::vector<at::Tensor>& parameters) {
+  at::Tensor total;
+  result.visit([&](const c10::IValue& part) {
+    if (!part.isTensor() || !part.toTensor().requires_grad()) return false;
+    const at::Tensor y = part.toTensor();
+    const at::Tensor weights =
+        at::arange(y.numel(), y.options().dtype(at::kFloat)).cos().view(y.sizes());
+    const at::Tensor sum = (y * weights.to(y.dtype())).sum();
+    total = total.defined() ? total + sum : sum;
+    return false;
+  });
+  if (!total.defined()) return std::vector<at::Tensor>(parameters.size());
+  if (total.is_complex()) total = at::real(total);
+  return torch::autograd::grad({total}, parameters, {}, std::nullopt, false, /*allow_unused=*/true);
+}
+
+double LargestFinite(const std::vector<at::Tensor>& tensors) {
+  double most = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined() && tensor.numel() > 0)
+      most = std::max(most, at::nan_to_num(tensor.abs(), 0, 0, 0).max().item<double>());
+  return most;
+}
+
+// `scale` is that of all gradients: the order of sums may differ from call to call, and some
+// gradients are 0 but for rounding.
+bool AboutTheSame(const at::Tensor& x, const at::Tensor& y, double scale) {
+  if (!x.defined() && !y.defined()) return true;
+  const at::Tensor a = x.defined() ? x : at::zeros_like(y), b = y.defined() ? y : at::zeros_like(x);
+  return at::allclose(a, b, 1e-2, 1e-3 * scale, /*equal_nan=*/true);
+}
+
+bool HasGradient(const c10::IValue& result) {
+  bool has = false;
+  result.visit([&](const c10::IValue& part) {
+    has = has || (part.isTensor() && part.toTensor().requires_grad());
+    return false;
+  });
+  return has;
+}
+
+// Returns the names of the buffers that a call has made a part of autograd's graph, and takes them
+// out of it.
+std::set<std::string> DetachBuffers(torch::nn::Module& module) {
+  std::set<std::string> joined;
+  for (auto& buffer : module.named_buffers())
+    if (!buffer->is_leaf()) {
+      joined.insert(buffer.key());
+      buffer.value().detach_();
+    }
+  return joined;
+}
+
+// Throws Error if the recorded operations have other gradients than the model: Trace records
+// neither the gradient mode, nor functions and hooks of autograd. Models without gradients are for
+// inference. `before` is the state before the recorded call.
+void CheckGradients(const Recorded& recorded, const std::vector<at::Tensor>& inputs,
+                    const State& before, Model& model) {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> parameters;
+  uint64_t bytes = 0;
+  for (const auto& parameter : recorded.module.named_parameters())
+    if (parameter->requires_grad()) {
+      names.push_back(parameter.key());
+      parameters.push_back(parameter.value());
+      bytes += parameter->nbytes();
+    }
+  constexpr uint64_t kMost = uint64_t{4} << 30;  // both models' gradients take as much
+  if (bytes > kMost) {
+    model.notes.push_back(
+        "Trace did not compare the gradients of the recorded operations with the model's, because "
+        "it has more than 4 GiB of parameters");
+    return;
+  }
+  auto copies = [&] {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& input : inputs) tensors.push_back(input.detach().clone());
+    return tensors;
+  };
+  const State after = StateOf(recorded.module);
+  DetachBuffers(recorded.module);
+  SetState(recorded.module, before);
+  const c10::IValue result = recorded.call(copies());
+  std::set<std::string> own_joined;
+  std::vector<at::Tensor> own, found;
+  bool trains = HasGradient(result);
+  if (trains) try {
+      own = GradientsOf(result, parameters);
+    } catch (const std::exception&) {
+      trains = false;
+    }
+  own_joined = DetachBuffers(recorded.module);
+  SetState(recorded.module, before);
+  std::set<std::string> joined;
+  if (trains) {
+    torch::jit::Stack stack = {recorded.mirror._ivalue()};
+    for (const at::Tensor& input : copies()) stack.emplace_back(input);
+    torch::jit::InterpreterState(torch::jit::Code(model.graph, "traced")).run(stack);
+    found = GradientsOf(stack.back(), parameters);
+    joined = DetachBuffers(recorded.module);
+  }
+  SetState(recorded.module, after);
+  if (!trains) return;
+  const char* const cure =
+      "Trace records neither NoGradGuard nor autograd::Function nor register_hook: call detach() "
+      "on what is to receive no gradient, also before it is written to a buffer";
+  for (const std::string& buffer : joined)
+    if (!own_joined.count(buffer))
+      throw Error("traced model", "writes a value with a gradient to the buffer \"" + buffer + "\"",
+                  cure);
+  const double scale = LargestFinite(own);
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!AboutTheSame(own[i], found[i], scale))
+      throw Error("traced model",
+                  "the gradient of \"" + names[i] + "\" is not that of the recorded operations",
+                  cure);
+}
+
 // Records the call with twice as many samples, from the state `before`. Returns null and why not if
 // it fails.
 std::shared_ptr<torch::jit::Graph> RecordDoubled(const Recorded& recorded,
@@ -297,6 +419,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
     ObjectTree objects(mirror);
     SetScopes(*model.graph, objects);
     CheckOtherCalls(recorded, inputs, before, options.fixed_batch, model);
+    CheckGradients(recorded, inputs, before, model);
     ResolveAttributes(model, objects, [](const at::Tensor& tensor, Weight& weight) {
       weight.data = tensor.detach();
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;

@@ -9,41 +9,20 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Operators that draw from a generator. rand_like and similar ones have overloads that take one.
-static const std::set<std::string> kDraws = {"rand",
-                                             "randn",
-                                             "randint",
-                                             "randperm",
-                                             "rand_like",
-                                             "randn_like",
-                                             "randint_like",
-                                             "bernoulli",
-                                             "bernoulli_",
-                                             "uniform_",
-                                             "normal_",
-                                             "normal",
-                                             "exponential_",
-                                             "random_",
-                                             "multinomial",
-                                             "poisson",
-                                             "geometric_",
-                                             "log_normal_",
-                                             "cauchy_",
-                                             "binomial",
-                                             "rrelu_with_noise",
-                                             "rrelu",
-                                             "rrelu_",
-                                             "uniform",
-                                             "_standard_gamma",
-                                             "_sample_dirichlet"};
+// Operators that draw, and take a generator in another overload than the one that exports record.
+static const std::set<std::string> kDraws = {"rand",      "randn",      "randint",     "randperm",
+                                             "rand_like", "randn_like", "randint_like"};
 // Operators that this program replaces; the replacement writes the result of in-place forms back.
 static const std::set<std::string> kDropouts = {
     "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
     "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
 // Operators with dropout between their layers.
 static const std::set<std::string> kRnns = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
-static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
-                                                "_fused_dropout"};
+// Into which decompositions turn scaled_dot_product_attention.
+static const std::set<std::string> kAttentions = {
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable"};
 
 static const Value* Argument(const Node* node, const char* name) {
   const auto index = node->schema().argumentIndexWithName(name);
@@ -69,8 +48,12 @@ Draws DrawsOf(const Node* node) {
   if (name == "scaled_dot_product_attention")
     return torch::jit::constant_as<double>(Argument(node, "dropout_p")) == 0.0 ? Draws::kNothing
                                                                                : Draws::kAttention;
-  if (kHopeless.count(name)) return Draws::kHopeless;
-  return kDraws.count(name) ? Draws::kGenerator : Draws::kNothing;
+  if (name == "_fused_dropout") return Draws::kHopeless;
+  if (kAttentions.count(name))
+    return torch::jit::constant_as<double>(Argument(node, "dropout_p")) == 0.0 ? Draws::kNothing
+                                                                               : Draws::kHopeless;
+  const bool takes = node->schema().argumentIndexWithName("generator").has_value();
+  return takes || kDraws.count(name) ? Draws::kGenerator : Draws::kNothing;
 }
 
 std::string RepeatableForm(const Node* node) {

@@ -132,15 +132,21 @@ static at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, cons
                             std::optional<double> scale, bool grouped, bool train, int64_t id) {
   if (!train || p == 0)
     return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
-  // Follows PyTorch's documentation, with the scale split over both factors like in
-  // _scaled_dot_product_attention_math.
-  double root = std::sqrt(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
-  at::Tensor k = key, v = value;
+  // Computes as _scaled_dot_product_attention_math does, which PyTorch takes on CPUs: 16-bit
+  // tensors in float32, with the scale split over both factors, and 0 for rows that are masked as a
+  // whole.
+  const at::ScalarType type = query.scalar_type();
+  const bool widens = query.is_cpu() && (type == at::kHalf || type == at::kBFloat16);
+  auto wide = [&](const at::Tensor& tensor) { return widens ? tensor.to(at::kFloat) : tensor; };
+  const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
+  const double root = std::sqrt(std::abs(factor));
+  at::Tensor k = wide(key), v = wide(value);
   if (grouped) {
     k = k.repeat_interleave(query.size(-3) / k.size(-3), -3);
     v = v.repeat_interleave(query.size(-3) / v.size(-3), -3);
   }
-  at::Tensor scores = at::matmul(query * root, (k * root).transpose(-2, -1));
+  at::Tensor scores =
+      at::matmul(wide(query) * std::copysign(root, factor), (k * root).transpose(-2, -1));
   if (causal) {
     at::Tensor keep =
         at::ones({query.size(-2), k.size(-2)}, query.options().dtype(at::kBool)).tril();
@@ -150,7 +156,7 @@ static at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, cons
                  ? scores.masked_fill(mask->logical_not(), -std::numeric_limits<double>::infinity())
                  : scores + *mask;
   }
-  return at::matmul(Dropout(at::softmax(scores, -1), p, train, id), v);
+  return at::matmul(Dropout(at::_safe_softmax(scores, -1), p, train, id), v).to(type);
 }
 
 static at::Generator GeneratorOf(c10::Device device, int64_t id) {

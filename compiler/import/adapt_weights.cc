@@ -234,7 +234,7 @@ void RefuseAbsentWeights(const Model& model) {
 static void KeepFactors(Model& model) {
   for (torch::jit::Node* node : AllNodes(*model.graph)) {
     if (node->kind() != c10::aten::mul_ || node->inputs().size() != 2) continue;
-    const ValueMeta* meta = model.MetaOf(node->input(0));
+    const std::optional<ValueMeta> meta = model.TensorOf(node->input(0));
     const auto kind = node->input(1)->type()->kind();
     if (!meta || !at::isFloatingType(meta->dtype) || kind == c10::TypeKind::TensorType) continue;
     torch::jit::WithInsertPoint before(node);

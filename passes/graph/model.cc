@@ -15,6 +15,23 @@ const ValueMeta* Model::MetaOf(const torch::jit::Value* value) const {
   return found == meta.end() ? nullptr : &found->second;
 }
 
+bool Model::IsWeight(const torch::jit::Value* value) const {
+  return value->node()->kind() == torch::jit::prim::Param && value->offset() < weights.size() &&
+         value == weight_input(value->offset());
+}
+
+std::optional<ValueMeta> Model::TensorOf(const torch::jit::Value* value) const {
+  if (!IsWeight(value)) {
+    const ValueMeta* known = MetaOf(value);
+    return known ? std::optional(*known) : std::nullopt;
+  }
+  const Weight& weight = weights[value->offset()];
+  ValueMeta made;
+  made.dtype = weight.dtype;
+  for (int64_t size : weight.shape) made.shape.push_back(std::to_string(size));
+  return made;
+}
+
 std::vector<torch::jit::Node*> WithInner(torch::jit::Node* top) {
   std::vector<torch::jit::Node*> all = {top};
   for (size_t i = 0; i < all.size(); ++i)

@@ -68,6 +68,9 @@ struct Model {
   torch::jit::Value* device() const { return graph->inputs()[weights.size() + 1]; }
   size_t first_input() const { return weights.size() + 2; }
   const ValueMeta* MetaOf(const torch::jit::Value* value) const;
+  bool IsWeight(const torch::jit::Value* value) const;
+  // Returns the meta of a value or of a weight; nothing if it is not known.
+  std::optional<ValueMeta> TensorOf(const torch::jit::Value* value) const;
 };
 
 // Returns the node and everything in its blocks, with the blocks' return nodes.

@@ -89,16 +89,22 @@ class Graphs(CompilerTest):
             def __init__(self, make):
                 super().__init__()
                 self.make = make
+                self.register_buffer("table", torch.arange(4))
 
             def forward(self, x):
                 return x + self.make(x)
 
-        for make in (lambda x: torch.arange(4) / 7, lambda x: torch.ones(4), lambda x: (x > 0).sum() * 0.5,
+        class OfBuffer(Made):
+            def forward(self, x):
+                return x + torch.sin(self.table / 10)
+
+        for make in (None, lambda x: torch.arange(4) / 7, lambda x: torch.ones(4), lambda x: (x > 0).sum() * 0.5,
                      lambda x: torch.fft.fft(torch.arange(4)).real,
                      lambda x: torch.cond(x.sum() > 0, lambda x, n: x + n / 7, lambda x, n: x * 1, (x, torch.arange(4)))):
             torch.set_default_dtype(torch.float64)
             try:
-                export(Made(make), [torch.randn(2, 4)], self.at / "model.pt2")
+                model = Made(make) if make else OfBuffer(make)
+                export(model, [torch.randn(2, 4)], self.at / "model.pt2")
             finally:
                 torch.set_default_dtype(torch.float32)
             done = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / "none.pkg")
@@ -161,9 +167,23 @@ class Graphs(CompilerTest):
                 x = self.a(x)
                 return self.b(x[...]) * x.detach()
 
+        class Library(Detaches):
+            def forward(self, x):
+                return self.b(torch.nn.functional.gumbel_softmax(self.a(x), hard=True))
+
+        class Whole(Detaches):
+            def forward(self, x):
+                y = self.a(x)[:, :x.shape[1]]
+                return self.b(torch.tanh(y)[..., :])[:, 0:]
+
         torch.manual_seed(0)
         x = torch.randn(6, 4)
         self.check_decomposed(Detaches(), x)
+        self.check_decomposed(Whole(), x)
+        self.check(Whole(), [x], ["--split", "equal:2"], modules=2)
+        export(Library(), [x], self.at / "model.pt2", decompose=True)
+        self.assertRegex(self.compile(self.at / "model.pt2", code=1),
+                         r"graphs_test.py:\d+: makes an alias, which may be a detach of the library")
         program = torch.export.export(Mixes(), (x,))
         torch.export.save(program, self.at / "model.pt2")
         self.compile(self.at / "model.pt2", "--split", "equal:2")

@@ -27,9 +27,11 @@ def call(program, *arguments):
                           timeout=1200, env=ENVIRONMENT, errors="replace")
 
 
-def export(model, inputs, path, dynamic=None, kwargs=None, strict=False):
+def export(model, inputs, path, dynamic=None, kwargs=None, strict=False, decompose=False):
     program = torch.export.export(model, tuple(inputs), kwargs=kwargs, dynamic_shapes=dynamic,
                                   strict=strict)
+    if decompose:
+        program = program.run_decompositions()
     torch.export.save(program, path)
 
 
@@ -81,7 +83,7 @@ class CompilerTest(unittest.TestCase):
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
     def check(self, model, inputs, options=(), dynamic=None, kwargs=None, modules=None, run=None,
-              train=True, tolerance=0, strict=False, script=None, close=0):
+              train=True, tolerance=0, strict=False, script=None, close=0, decompose=False):
         """Checks that the composed modules have the model's outputs and gradients, bit for bit.
 
         `run`: inputs to run with, if not those of the export. `tolerance`: for gradients, if a
@@ -97,7 +99,7 @@ class CompilerTest(unittest.TestCase):
             made.load_state_dict(state)  # tracing ran the model
             made.save(path)
         else:
-            export(model, copies(inputs), path, dynamic, kwargs, strict)
+            export(model, copies(inputs), path, dynamic, kwargs, strict, decompose)
         model.load_state_dict(state)
         manifest, package = self.compile(path, *options)
         if modules is not None:

@@ -150,6 +150,72 @@ TEST(Trace, WhatChangesFromCallToCallIsRefused) {
       << cumulative;
 }
 
+struct Reverse : torch::autograd::Function<Reverse> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.view_as(x);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
+                                               torch::autograd::tensor_list gradients) {
+    return {-gradients[0]};
+  }
+};
+
+TEST(Trace, GradientsThatAreNotRecordedAreRefused) {
+  const auto scaled = [](const torch::Tensor& h) { return h / h.abs().amax(1, true); };
+  EXPECT_EQ(Refusal([&](const auto&, const auto& h) { return scaled(h); }), "");
+  EXPECT_EQ(Refusal([&](const auto&, const auto& h) { return h + scaled(h.detach()); }), "");
+  const std::string refusal = Refusal([&](const auto&, const auto& h) {
+    const torch::NoGradGuard no_grad;
+    return scaled(h);
+  });
+  EXPECT_EQ(refusal, "") << "for inference";
+  const std::string partly = Refusal([&](const auto&, const auto& h) {
+    torch::Tensor most;
+    {
+      const torch::NoGradGuard no_grad;
+      most = h.abs().amax(1, true);
+    }
+    return h / most;
+  });
+  EXPECT_NE(partly.find(" is not that of the recorded operations"), std::string::npos) << partly;
+  EXPECT_NE(Refusal([](const auto&, const auto& h) { return Reverse::apply(h); }), "");
+  EXPECT_NE(Refusal([](const auto&, const auto& h) {
+              const torch::Tensor y = h * 1;
+              if (y.requires_grad()) y.register_hook([](const torch::Tensor& g) { return 2 * g; });
+              return y;
+            }),
+            "");
+}
+
+// A model that keeps a mean, with or without a gradient.
+struct MeanImpl : torch::nn::Module {
+  explicit MeanImpl(bool detaches) : detaches(detaches) {
+    layer = register_module("layer", torch::nn::Linear(3, 3));
+    mean = register_buffer("mean", torch::zeros(3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor h = layer(x);
+    const torch::Tensor y = h - mean;
+    const torch::NoGradGuard no_grad;
+    mean.mul_(0.9).add_(0.1 * (detaches ? h.detach() : h).mean(0));
+    return y;
+  }
+  bool detaches;
+  torch::nn::Linear layer{nullptr};
+  torch::Tensor mean;
+};
+TORCH_MODULE(Mean);
+
+TEST(Trace, ABufferThatWouldKeepAGradientIsRefused) {
+  Mean good(true), bad(false);
+  EXPECT_EQ(ErrorOf([&] { Trace(good, {torch::rand({2, 3})}); }), "");
+  const std::string refusal = ErrorOf([&] { Trace(bad, {torch::rand({2, 3})}); });
+  EXPECT_NE(refusal.find("writes a value with a gradient to the buffer \"mean\""),
+            std::string::npos)
+      << refusal;
+  EXPECT_FALSE(bad->mean.requires_grad());
+}
+
 TEST(Trace, ExpandedBuffersAndNanAreTaken) {
   Net net([](const auto&, const auto& h) { return h * NAN; });
   net->register_buffer("expanded", torch::rand({1, 3}).expand({4, 3}));

@@ -180,9 +180,11 @@ class Values(CompilerTest):
             def __init__(self):
                 super().__init__()
                 self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+                self.register_buffer("mean", torch.randn(8))
 
             def forward(self, x):
                 y = self.a(x).mul_(0.9)
+                self.mean.mul_(0.99).add_(0.01 * y.detach().mean(0))
                 pipe_split()
                 y *= 1.003
                 return self.b(y).mul_(1001)
@@ -195,8 +197,9 @@ class Values(CompilerTest):
         for dtype, word in ((torch.bfloat16, "bfloat16"), (torch.half, "float16")):
             with self.subTest("cast", dtype=dtype):
                 _, package = self.compile(self.at / "model.pt2", "--dtype", word)
-                self.same(self.run_modules(package, {"x": x})["output.0"],
-                          copy.deepcopy(model).to(dtype)(x.to(dtype)).detach(), word)
+                found, expected = self.run_modules(package, {"x": x}), copy.deepcopy(model).to(dtype)
+                self.same(found["output.0"], expected(x.to(dtype)).detach(), word)
+                self.same(found["buffer:mean"], expected.mean, word)
 
     def test_in_place_on_an_input(self):
         class InPlace(nn.Module):

@@ -117,7 +117,12 @@ graph(%training : bool, %device : Device, %x : Tensor, %g : Generator):
   %j : Tensor, %k : Tensor = aten::native_dropout(%x, %p, %training)
   %l : Tensor, %m : Tensor = aten::_fused_dropout(%x, %p, %none)
   %n : Tensor = aten::feature_dropout_(%x, %p, %training)
-  return (%a, %b, %c, %d, %e, %f, %h, %i, %j, %k, %l, %m, %n)
+  %o : Tensor = aten::normal_functional(%x, %zero, %p, %none)
+  %q : Tensor = aten::exponential(%x, %p, %none)
+  %r : Tensor = aten::rand_like(%x, %none, %none, %none, %none, %none)
+  %s : Tensor, %t : Tensor = aten::_scaled_dot_product_flash_attention_for_cpu(%x, %x, %x, %zero, %no, %none, %none)
+  %u : Tensor, %v : Tensor = aten::_scaled_dot_product_flash_attention_for_cpu(%x, %x, %x, %p, %no, %none, %none)
+  return (%a, %b, %c, %d, %e, %f, %h, %i, %j, %k, %l, %m, %n, %o, %q, %r, %s, %t, %u, %v)
 )IR");
   auto draws = [&](const std::string& kind, int nth = 0) {
     return DrawsOf(Find(model, kind, nth));
@@ -134,6 +139,10 @@ graph(%training : bool, %device : Device, %x : Tensor, %g : Generator):
   EXPECT_EQ(draws("aten::scaled_dot_product_attention", 1), Draws::kNothing);
   EXPECT_EQ(draws("aten::bernoulli"), Draws::kGenerator);
   EXPECT_EQ(draws("aten::bernoulli", 1), Draws::kGenerator);
+  for (const char* kind : {"aten::normal_functional", "aten::exponential", "aten::rand_like"})
+    EXPECT_EQ(draws(kind), Draws::kGenerator);
+  EXPECT_EQ(draws("aten::_scaled_dot_product_flash_attention_for_cpu"), Draws::kNothing);
+  EXPECT_EQ(draws("aten::_scaled_dot_product_flash_attention_for_cpu", 1), Draws::kHopeless);
   EXPECT_EQ(draws("aten::relu"), Draws::kNothing);
   EXPECT_EQ(draws("aten::native_dropout"), Draws::kNativeDropout);
   EXPECT_EQ(draws("aten::_fused_dropout"), Draws::kHopeless);
@@ -146,6 +155,37 @@ graph(%training : bool, %device : Device, %x : Tensor, %g : Generator):
   EXPECT_EQ(form("aten::bernoulli"),
             "give it generator=ops.pipewright.generator(self.device, 1000)" + number);
   EXPECT_EQ(form("aten::bernoulli", 1), "");  // it has one
+}
+
+// With a probability that drops nothing, the results are PyTorch's.
+TEST(Attention, WithDropoutComputesAsPyTorch) {
+  Register();
+  const Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %q : Tensor, %k : Tensor, %v : Tensor, %mask : Tensor?):
+  %none : NoneType = prim::Constant()
+  %id : int = prim::Constant[value=7]()
+  %p : float = prim::Constant[value=1e-12]()
+  %no : bool = prim::Constant[value=0]()
+  %y : Tensor = pipewright::scaled_dot_product_attention(%q, %k, %v, %mask, %p, %no, %none, %no, %training, %id)
+  return (%y)
+)IR");
+  const at::Tensor sees = at::rand({5, 5}) > 0.3;
+  sees[2].fill_(false);  // a row that is masked as a whole
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor q = (10 * at::randn({2, 4, 5, 8})).to(type);
+    const at::Tensor k = at::randn({2, 4, 5, 8}).to(type), v = at::randn({2, 4, 5, 8}).to(type);
+    for (const c10::IValue& mask :
+         {c10::IValue(), c10::IValue(sees), c10::IValue(at::randn({5, 5}).to(type))}) {
+      const at::Tensor ours =
+          RunGraph(model.graph, {true, at::Device("cpu"), q, k, v, mask})[0].toTensor();
+      std::optional<at::Tensor> added;
+      if (mask.isTensor()) added = mask.toTensor();
+      if (added && added->scalar_type() == at::kBool)
+        added = at::zeros({5, 5}, type).masked_fill(sees.logical_not(), -INFINITY);
+      const at::Tensor theirs = std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, added));
+      EXPECT_TRUE(at::equal(ours, theirs)) << type << (ours - theirs).abs().max();
+    }
+  }
 }
 
 TEST(Statistics, KeptPartIsWhatTheNormKeeps) {

@@ -26,11 +26,11 @@ static void CopyAverages(Model& model, const std::vector<BufferWrite>& writes) {
   }
 }
 
-void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
-  if (writes.empty()) return;
-  CopyAverages(model, writes);
+// Finds the last use of each buffer that is written; null if there is none.
+static std::map<const torch::jit::Value*, torch::jit::Node*> LastUses(
+    Model& model, const std::vector<BufferWrite>& writes) {
   Memory memory(model, Alias::kKnown);
-  std::map<const torch::jit::Value*, torch::jit::Node*> last_use;  // by buffer
+  std::map<const torch::jit::Value*, torch::jit::Node*> last_use;
   for (const auto& [buffer, value] : writes) last_use[buffer] = nullptr;
   for (torch::jit::Node* node : model.graph->nodes())
     for (torch::jit::Node* inner : WithInner(node))
@@ -39,10 +39,58 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
         for (const torch::jit::Value* held : memory.Of(input))
           if (auto found = last_use.find(held); found != last_use.end()) found->second = node;
       }
+  return last_use;
+}
+
+static torch::jit::Node* Later(torch::jit::Node* a, torch::jit::Node* b) {
+  return !a || (b && a->isBefore(b)) ? b : a;
+}
+
+// All writes happen at once: a new content in the memory of a buffer that is written, too, is
+// copied before. The copy is made where that buffer will be written.
+static void CopyOtherBuffers(Model& model, std::vector<BufferWrite>& writes) {
+  const torch::jit::Node* given = model.graph->param_node();
+  const auto last_use = LastUses(model, writes);
+  Memory memory(model, Alias::kKnown);
+  Memory::Values written;
+  for (const auto& [buffer, value] : writes)
+    written.insert(memory.Of(buffer).begin(), memory.Of(buffer).end());
+  const std::map<torch::jit::Value*, torch::jit::Value*> content(writes.begin(), writes.end());
+  // Returns the node after which the content of a buffer can be replaced.
+  auto free_after = [&](torch::jit::Value* buffer) {
+    torch::jit::Node* after = nullptr;
+    std::set<torch::jit::Value*> seen;
+    while (content.count(buffer) && seen.insert(buffer).second) {
+      after = Later(after, last_use.at(buffer));
+      buffer = content.at(buffer);
+    }
+    return buffer->node() == given ? after : Later(after, buffer->node());
+  };
+  std::vector<std::pair<torch::jit::Value**, torch::jit::Node*>> copies;  // after which node
+  for (auto& [buffer, value] : writes)
+    if (HasMemory(value) && Intersect(memory.Of(value), written))
+      copies.emplace_back(&value, value->node() == given ? free_after(value) : value->node());
+  for (const auto& [value, after] : copies) {
+    torch::jit::WithInsertPoint place(after ? after->next() : *model.graph->nodes().begin());
+    torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
+        c10::aten::clone, {*value, model.graph->insertConstant(c10::IValue())}, 1));
+    if (after) copy->copyMetadata(after);
+    if (const std::optional<ValueMeta> meta = model.TensorOf(*value)) {
+      copy->output()->setDebugName((*value)->debugName() + "_before");
+      model.meta[copy->output()->debugName()] = *meta;
+    }
+    *value = copy->output();
+  }
+}
+
+void WriteBack(Model& model, std::vector<BufferWrite> writes) {
+  if (writes.empty()) return;
+  CopyAverages(model, writes);
+  CopyOtherBuffers(model, writes);
+  const auto last_use = LastUses(model, writes);
   for (const auto& [buffer, value] : writes) {
-    torch::jit::Node* after = value->node();
-    torch::jit::Node* use = last_use.at(buffer);
-    if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
+    const bool given = value->node() == model.graph->param_node();
+    torch::jit::Node* after = Later(given ? nullptr : value->node(), last_use.at(buffer));
     torch::jit::Node* first = *model.graph->nodes().begin();
     torch::jit::WithInsertPoint place(after ? after->next() : first);
     // The new content belongs to the next call, which receives no gradient.

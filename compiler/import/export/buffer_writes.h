@@ -17,6 +17,6 @@ std::vector<BufferWrite> TakeAssignments(Model& model);
 
 // Inserts buffer.copy_(value) as early as possible after the last use of the old content, next to
 // the operation that made the value, so that later cuts leave the buffer to one module.
-void WriteBack(Model& model, const std::vector<BufferWrite>& writes);
+void WriteBack(Model& model, std::vector<BufferWrite> writes);
 
 }  // namespace pipewright

@@ -393,7 +393,7 @@ static void ReadGuards(const ExportJson& program, Model& model) {
 // with integers or without tensors, and into another floating-point type than float32.
 static void CheckDefaultDtype(const Model& model) {
   auto dtype_of = [&](const torch::jit::Value* value) {
-    const ValueMeta* meta = model.MetaOf(value);
+    const std::optional<ValueMeta> meta = model.TensorOf(value);
     return meta ? std::optional(meta->dtype) : std::nullopt;
   };
   for (torch::jit::Node* node : AllNodes(*model.graph)) {

@@ -65,26 +65,11 @@ static std::optional<at::ScalarType> RecordedDtype(const ExportJson& node,
   return ExportDtype(found->at("dtype").get<int64_t>());
 }
 
-bool ExportConverter::IsWeight(const Value* value) const {
-  return value->node()->kind() == prim::Param && value->offset() < model_.weights.size() &&
-         value == model_.weight_input(value->offset());
-}
-
-std::optional<at::ScalarType> ExportConverter::DtypeOf(const Value* value) const {
-  if (IsWeight(value)) return model_.weights[value->offset()].dtype;
-  const ValueMeta* meta = model_.MetaOf(value);
-  return meta ? std::optional(meta->dtype) : std::nullopt;
-}
-
 Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   Value* made = model_.graph->insert(c10::aten::to, {value, Constant(static_cast<int64_t>(dtype))});
   made->setType(c10::TensorType::get());
   made->node()->i_(c10::Symbol::attr("autocast"), 1);  // not the model's own cast: --dtype
-  ValueMeta meta;
-  if (const ValueMeta* known = model_.MetaOf(value)) meta = *known;
-  if (IsWeight(value))
-    for (int64_t size : model_.weights[value->offset()].shape)
-      meta.shape.push_back(std::to_string(size));
+  ValueMeta meta = model_.TensorOf(value).value_or(ValueMeta());
   meta.dtype = dtype;
   model_.meta[Name(made, value->debugName() + "_" + DtypeText(dtype))] = meta;
   return made;
@@ -121,7 +106,8 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
   std::optional<at::ScalarType> promoted;
   auto look = [&](Value* value) {
     if (!value->type()->isSubtypeOf(*c10::TensorType::get())) return false;
-    std::optional<at::ScalarType> dtype = DtypeOf(value);
+    const std::optional<ValueMeta> meta = model_.TensorOf(value);
+    const auto dtype = meta ? std::optional(meta->dtype) : std::nullopt;
     if (!dtype || !at::isFloatingType(*dtype)) return false;
     promoted = promoted ? c10::promoteTypes(*promoted, *dtype) : *dtype;
     return *dtype != *wanted && *dtype != at::kDouble;

@@ -149,15 +149,7 @@ std::vector<Value*> ExportConverter::Branch(const ExportJson& branch,
       own = graph.insert(c10::Symbol::fromQualString("pipewright::cond_operand"), {operand});
       inside.push_back(own);
       const std::string name = Name(own, operand->debugName() + "_in");
-      if (operand->node() == graph.param_node() && operand->offset() < model_.weights.size()) {
-        const Weight& weight = model_.weights[operand->offset()];
-        ValueMeta meta;
-        meta.dtype = weight.dtype;
-        for (int64_t size : weight.shape) meta.shape.push_back(std::to_string(size));
-        model_.meta[name] = meta;
-      } else if (const ValueMeta* meta = model_.MetaOf(operand)) {
-        model_.meta[name] = ValueMeta(*meta);
-      }
+      if (const std::optional<ValueMeta> meta = model_.TensorOf(operand)) model_.meta[name] = *meta;
     }
     operand = own;
   }

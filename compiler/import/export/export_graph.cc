@@ -238,7 +238,7 @@ void ExportConverter::BindOutputs(const ExportJson& node, const ExportJson& grap
 // Returns true if x.mul_(0.9) needs a tensor factor: the overload for numbers first rounds the
 // factor to the 16 bits of x, unlike Python.
 bool ExportConverter::HasSixteenBits(const Value* value) const {
-  const ValueMeta* meta = model_.MetaOf(value);
+  const std::optional<ValueMeta> meta = model_.TensorOf(value);
   return meta && (meta->dtype == at::kBFloat16 || meta->dtype == at::kHalf);
 }
 
@@ -300,7 +300,7 @@ bool ExportConverter::NumbersToTensors(const c10::FunctionSchema& schema,
   if (!result) return false;
   bool kept = false;  // numbers have 64 bits next to a tensor of the result's dtype
   for (const Value* input : inputs)
-    if (const ValueMeta* meta = model_.MetaOf(input))
+    if (const std::optional<ValueMeta> meta = model_.TensorOf(input))
       kept = kept || (!meta->shape.empty() && meta->dtype == *result);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto kind = inputs[i]->type()->kind();

@@ -50,8 +50,6 @@ class ExportConverter {
                 std::vector<torch::jit::Value*>& inputs);
   void SwitchAutocast(bool on);
   torch::jit::Value* Cast(torch::jit::Value* value, at::ScalarType dtype);
-  bool IsWeight(const torch::jit::Value* value) const;
-  std::optional<at::ScalarType> DtypeOf(const torch::jit::Value* value) const;
   std::vector<torch::jit::Value*> Branch(const ExportJson& branch,
                                          std::vector<torch::jit::Value*> operands);
   void ConvertCond(const ExportJson& node, const ExportJson& graph);

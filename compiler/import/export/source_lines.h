@@ -19,7 +19,7 @@ struct SourceLine {
 // Returns the calls of a node's `stack_trace`, outermost first.
 std::vector<SourceLine> LinesOf(const std::string& trace);
 
-// Returns the innermost line of user code, or the innermost of all if there is none.
+// Returns the innermost line of user code, or the outermost of all if there is none.
 SourceLine OwnLine(const std::string& trace);
 
 // Returns the plain variables that a line of Python assigns, in order, with "" for other targets;
