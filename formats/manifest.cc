@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -188,6 +189,32 @@ std::vector<std::string> Names(const std::vector<ValueInfo>& values, const std::
 }
 
 // Throws Error unless the manifest is consistent: code that uses it does not check again.
+// Parameters of the same name are one weight in files, so they must be one in the run, too.
+void CheckNames(const Reader& reader, const Manifest& manifest) {
+  std::map<std::string, int> first;  // the module that holds a parameter
+  for (int m = 0; m < static_cast<int>(manifest.modules.size()); ++m)
+    for (const WeightInfo& weight : manifest.modules[m].held) {
+      if (weight.kind != WeightKind::kParameter) continue;
+      const auto [other, fresh] = first.try_emplace(weight.name, m);
+      if (fresh) continue;
+      const bool shared = std::any_of(
+          manifest.shared.begin(), manifest.shared.end(), [&](const SharedWeight& group) {
+            auto holds = [&](int module) {
+              return std::any_of(group.holders.begin(), group.holders.end(),
+                                 [&](const SharedWeight::Holder& holder) {
+                                   return holder.module == module && holder.name == weight.name;
+                                 });
+            };
+            return holds(m) && holds(other->second);
+          });
+      if (!shared)
+        reader.Fail("modules[" + std::to_string(m) + "].held",
+                    "the parameter \"" + weight.name + "\" is also held by module " +
+                        std::to_string(other->second) +
+                        ", and \"shared\" does not list them as one weight: give it another name");
+    }
+}
+
 void Check(const Reader& reader, const Manifest& manifest) {
   int modules = static_cast<int>(manifest.modules.size());
   if (modules == 0) reader.Fail("modules", "a package has at least one module");
@@ -234,6 +261,7 @@ void Check(const Reader& reader, const Manifest& manifest) {
       trained = weight->requires_grad;
     }
   }
+  CheckNames(reader, manifest);
 }
 
 bool IsZip(const std::string& path) {

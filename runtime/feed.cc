@@ -69,6 +69,12 @@ TensorSpec Feed::Target(int loss, int64_t minibatch, int microbatch) {
 
 std::string Feed::TargetName(int loss) { return data->TargetName(loss); }
 
+void Feed::StartAt(int64_t minibatch, const DataPosition& position) {
+  sampler->StartAt(minibatch, position);
+  begun_ = -1;
+  if (lengths_) lengths_->Restart();
+}
+
 void Feed::Finish() {
   if (lengths_) lengths_->Finish();
 }

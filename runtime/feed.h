@@ -23,6 +23,8 @@ struct Feed : Microbatches {
   at::Tensor Input(int i, int64_t minibatch, int microbatch) override;
   TensorSpec Target(int loss, int64_t minibatch, int microbatch) override;
   std::string TargetName(int loss) override;
+  // Continues at a position in the data, on every rank.
+  void StartAt(int64_t minibatch, const DataPosition& position);
   // Must be called before the transport is destroyed.
   void Finish();
 

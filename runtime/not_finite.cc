@@ -151,7 +151,7 @@ bool MustStop(const Session& session) {
   return outcome.bad_loss || (outcome.not_finite && !outcome.skipped) || scaled_away;
 }
 
-void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
+void ThrowNotFinite(Session& session, Microbatches& source, int64_t step,
                     const std::optional<BadLoss>& loss) {
   at::NoGradGuard no_grad;
   std::vector<Finding> found;
@@ -170,6 +170,7 @@ void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
   for (const std::string& of_rank : session.transport.AllGather(mine.dump()))
     for (const Json& one : Json::parse(of_rank))
       if (first.is_null() || order(one) < order(first)) first = one;
+  session.told_not_finite = true;
   const std::string place = "step " + std::to_string(step + 1) + ", ";
   if (first.is_null()) throw Error(place + "the gradients", "are not finite", kNotFiniteCure);
   const std::string text = place + first[2].get<std::string>() + "\n  " + first[3].get<std::string>();

@@ -26,7 +26,8 @@ bool MustStop(const Session& session);
 // Throws, on every rank, an Error with the same text, which names the first of these that is not
 // finite: a sample, a weight, a value that a module computed (if the stages have watched the step
 // run again), a loss, a gradient. Call it in a step that no rank has committed. Collective.
-[[noreturn]] void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
+// Sets session.told_not_finite, since then no other rank waits for this one.
+[[noreturn]] void ThrowNotFinite(Session& session, Microbatches& source, int64_t step,
                                  const std::optional<BadLoss>& loss);
 
 // Throws Error if a tensor that is to be saved, or was, as `name` in a checkpoint of the run

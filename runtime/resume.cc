@@ -159,8 +159,10 @@ Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const 
 }
 
 // Returns the names of the checkpoint's files that have buffers of modules that this rank holds and
-// that the index of weights does not list: those of replicas, and those outside the state dict.
-std::set<std::string> FilesOfBuffers(const RunCheckpoint& checkpoint, const Session& session) {
+// that the index of weights does not list: those outside the state dict, and those of replicas.
+// Adds the files that may have the latter and are not here to `elsewhere`.
+std::set<std::string> FilesOfBuffers(const RunCheckpoint& checkpoint, const Session& session,
+                                     std::set<std::string>& elsewhere) {
   const Manifest& manifest = session.run.manifest;
   std::map<std::string, std::set<std::string>> buffers;  // by the ending of the files
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
@@ -174,12 +176,20 @@ std::set<std::string> FilesOfBuffers(const RunCheckpoint& checkpoint, const Sess
     }
   }
   std::set<std::string> found;
-  for (const auto& [file, size_and_hash] : checkpoint.files) {
-    const auto names = buffers.find(Ending(file));
-    if (names == buffers.end() || !IsHere(checkpoint, file)) continue;
-    const auto opened = OpenShard(checkpoint, file);
-    for (const std::string& name : names->second)
-      if (opened->Find(name)) found.insert(file);
+  for (auto& [ending, names] : buffers) {
+    std::set<std::string> absent;
+    for (const auto& [file, written] : checkpoint.files) {
+      if (Ending(file) != ending) continue;
+      if (!IsHere(checkpoint, file)) {
+        absent.insert(file);
+        continue;
+      }
+      const auto shard = OpenShard(checkpoint, file);
+      if (std::erase_if(names, [&](const std::string& name) { return shard->Find(name); }))
+        found.insert(file);
+    }
+    // A buffer outside the state dict is in no file until forward writes it.
+    if (!names.empty() && ending != Ending(StateFileOf(ShardName(0)))) elsewhere.merge(absent);
   }
   return found;
 }
@@ -195,8 +205,8 @@ Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
   };
   for (const auto& [name, file] : checkpoint.files)
     if (IsCopies(name) && IsHere(checkpoint, name)) open(name);
-  for (const std::string& name : FilesOfBuffers(checkpoint, session)) open(name);
   std::set<std::string> elsewhere;
+  for (const std::string& name : FilesOfBuffers(checkpoint, session, elsewhere)) open(name);
   auto need = [&](const std::string& name) {
     if (!checkpoint.files.count(name)) return;
     if (IsHere(checkpoint, name))
@@ -206,7 +216,6 @@ Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
   };
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     if (!session.stages->Holds(static_cast<int>(m))) continue;
-    need(OwnBuffers(session, m));
     bool copied = false;  // this host keeps copies of what the module holds
     for (const WeightInfo& info : manifest.modules[m].held) {
       const std::string name = KeptName(manifest, info.name);

@@ -94,6 +94,7 @@ class Session {
   double loss_scale = 1;       // the factor that its losses were multiplied by
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
+  bool told_not_finite = false;  // see ThrowNotFinite
 
   // Returns the transport of the values of a plan, from Start on.
   Transport& Values();

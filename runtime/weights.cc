@@ -123,8 +123,9 @@ bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const W
   if (weight.kind == WeightKind::kConstant || !weight.persistent) return false;
   const bool left_out = weight.kind == WeightKind::kBuffer && !checkpoint.Find(weight.name) &&
                         !checkpoint.Find(KeptName(manifest, weight.name)) &&
-                        checkpoint.metadata.count(weight.name) > 0;
-  return !left_out;  // forward makes it from the other tensor
+                        checkpoint.metadata.count(weight.name) > 0 &&
+                        !SharedInFile(checkpoint, weight);
+  return !left_out;  // forward makes it from a part of the other tensor
 }
 
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,

@@ -76,8 +76,9 @@ def infer(package: Package | Path, inputs: Mapping[str, torch.Tensor], *,
     package = Package(package)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in inputs.items()},
-                  folder / "in.safetensors")
+        # A file has no flag for conjugated or negated values.
+        save_file({key: tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+                   for key, tensor in inputs.items()}, folder / "in.safetensors")
         programs.run("pipewright-run", "--in-process", ranks_of(package, conf), "infer",
                      package.path, *programs.options(
                          input=folder / "in.safetensors", output=folder / "out.safetensors",

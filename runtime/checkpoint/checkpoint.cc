@@ -155,7 +155,8 @@ void AddReplicaBuffers(const Session& session, int rank, Shards& shards) {
     for (const WeightInfo& info : manifest.modules[m].held) {
       if (info.kind != WeightKind::kBuffer) continue;
       const at::Tensor buffer = session.stages->Weight(static_cast<int>(m), info.name);
-      if (info.persistent || buffer._version() > 0)
+      if (info.persistent || buffer._version() > 0 ||
+          session.stages->Writes(static_cast<int>(m), info.name))
         shards[file]["buffer/" + KeptName(manifest, info.name)] = {CopyOnHost(buffer)};
     }
   }
@@ -180,7 +181,8 @@ Shards Snapshot(const Session& session, const CheckpointFolder& folder, int rank
     NamedTensors& state = shards[StateFileOf(shard)];
     if (info.persistent)
       shards[shard][name] = {CopyOnHost(weight)};
-    else if (weight._version() > 0)  // unwritten ones are as in the package
+    // Unwritten ones are as in the package. Norms write without a new version.
+    else if (weight._version() > 0 || session.stages->Writes(at.module, info.name))
       state["buffer/" + name] = {CopyOnHost(weight)};
     if (info.kind != WeightKind::kParameter) continue;
     const Updater& updater = session.stages->updater();

@@ -58,7 +58,10 @@ struct Inputs {
       const ValueInfo& value = manifest.values[id];
       const bool integer = value.dtype.empty() || at::isIntegralType(DtypeOf(value.dtype), false);
       Role role = kTokens;
-      if (value.name.find("mask") != std::string::npos)
+      // In PyTorch's own layers, a padding mask is true for what is not seen.
+      const bool padding = value.name.find("padding") != std::string::npos;
+      const bool flags = integer || value.dtype == "bool";
+      if (value.name.find("mask") != std::string::npos && !padding && flags)
         role = kMask;
       else if (value.name.find("position") != std::string::npos)
         role = kPositions;
@@ -66,8 +69,9 @@ struct Inputs {
         role = kZeros;
       else if (value.kind != ValueKind::kTensor || !integer || ++tokens > 1)
         throw Error("input \"" + value.name + "\"",
-                    "generate does not know what to give it: it fills in tokens, attention_mask, "
-                    "position_ids and token_type_ids");
+                    "generate does not know what to give it: it fills in tokens, attention_mask "
+                    "(integers or bools: 1 for tokens that are seen), position_ids and "
+                    "token_type_ids");
       roles.push_back(role);
       types.push_back(value.dtype.empty() ? at::kLong : DtypeOf(value.dtype));
       if (role != kTokens) continue;

@@ -136,7 +136,7 @@ class Trainer {
                                      options_.resume || !options_.resume_from.empty(), transport_);
     session_.Load(sources, AgreedOptions(options_));
     resumed_ = ResumeAsAsked(options_, folder_, session_);
-    training_.sampler->StartAt(resumed_.step * job_.accumulate, resumed_.data);
+    training_.StartAt(resumed_.step * job_.accumulate, resumed_.data);
     session_.Start();
     OpenOutputs();
   }
@@ -299,7 +299,8 @@ class Trainer {
     try {
       session_.Step(training_, step_);
     } catch (...) {
-      if (MustStop(session_)) KeepStepsBefore();
+      // After another error, the other ranks still compute, and would not take part.
+      if (session_.told_not_finite) KeepStepsBefore();
       throw;
     }
   }

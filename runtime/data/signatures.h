@@ -36,6 +36,8 @@ class SharedLengths {
   // Must be called on the teller and the receivers, for the same minibatches in the same order.
   // Also starts the transfer for the next minibatch. Returns nothing on the teller.
   std::vector<int64_t> Of(int64_t minibatch);
+  // Drops what was sent ahead, on every rank: the data continue elsewhere.
+  void Restart() { ahead_ = -1; }
   // Must be called before the transport is destroyed.
   void Finish();
 

@@ -33,10 +33,19 @@ static std::string OtherModel(const Checkpoint& checkpoint) {
   return "it is of another model, or names differ: pipewright weights list " + checkpoint.path;
 }
 
+const StoredTensor* SharedInFile(const Checkpoint& checkpoint, const WeightInfo& weight) {
+  const auto other = checkpoint.metadata.find(weight.name);
+  const StoredTensor* found =
+      other == checkpoint.metadata.end() ? nullptr : checkpoint.Find(other->second);
+  const bool fits = found && weight.kind == WeightKind::kBuffer && found->shape == weight.shape;
+  return fits ? found : nullptr;
+}
+
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
                                  const WeightInfo& weight) {
   const StoredTensor* found = checkpoint.Find(weight.name);
   if (!found) found = checkpoint.Find(KeptName(manifest, weight.name));
+  if (!found) found = SharedInFile(checkpoint, weight);
   if (!found) {
     std::vector<std::string> names;
     for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);

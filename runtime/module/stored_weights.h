@@ -20,6 +20,10 @@ std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest
 // Returns the name that files use for any name of the state dict.
 std::string KeptName(const Manifest& manifest, const std::string& name);
 
+// Returns the tensor under whose name the file keeps a buffer, as its metadata say, because both
+// were one in the model that it was saved from; null if there is none of the buffer's shape.
+const StoredTensor* SharedInFile(const Checkpoint& checkpoint, const WeightInfo& weight);
+
 // Returns the tensor of a checkpoint for a weight of the run, under any of its names. Throws Error
 // if it is missing or has another shape or type.
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,

@@ -87,6 +87,7 @@ TorchStages::TorchStages(const StageSettings& settings)
     throw Error(state_->Explained(WithoutBacktrace(e.what()), /*loads=*/true));
   }
   state_->LookUpGradients();
+  state_->CheckWrittenParameters();
   Recompute(settings.recompute);
 }
 
@@ -193,6 +194,27 @@ void TorchStages::State::LookUpRecompute() {
                   "list the other stages or modules: \"recompute\": {\"modules\": [...]}");
 }
 
+// Refuses writes to parameters that other copies of them would not have.
+void TorchStages::State::CheckWrittenParameters() {
+  if (!training) return;
+  for (const auto& [index, module] : modules) {
+    if (module.written_parameters.empty()) continue;
+    const std::string& name = module.written_parameters[0];
+    const std::string writes =
+        manifest.modules[index].name + " writes to its parameter " + name + " in forward, ";
+    const int stage = conf.module_to_stage[index];
+    if (conf.stage_to_ranks[stage].size() > 1)
+      throw Error("stage " + std::to_string(stage) + " has several ranks",
+                  writes + "and each rank would write for its own microbatches only",
+                  "give that stage one rank in the conf");
+    if (job.optimizer.master_weights &&
+        c10::elementSize(module.weights[WeightIndex(index, name)].scalar_type()) == 2)
+      throw Error(job.path + ": optimizer.master_weights",
+                  writes + "and the optimizer's 32-bit copy would replace it",
+                  "leave out master_weights");
+  }
+}
+
 void TorchStages::Recompute(const std::vector<bool>& modules) {
   state_->recompute = modules;
   state_->LookUpRecompute();
@@ -231,21 +253,36 @@ void TorchStages::ReadNumbers() {
     for (LossTerm& term : of_loss) term.loss = PlainNan(term.loss);
 }
 
-void TorchStages::State::KeepWrittenBuffers() {
+const std::set<std::string>& TorchStages::State::Written(int module) {
+  const auto [found, first] = written.try_emplace(module);
+  if (first)
+    for (WeightKind kind : {WeightKind::kBuffer, WeightKind::kParameter})
+      for (const WrittenWeight& each :
+           WrittenWeights(*modules.at(module).graph, manifest.modules[module], kind))
+        found->second.insert(each.name);
+  return found->second;
+}
+
+bool TorchStages::Writes(int module, const std::string& name) const {
+  return state_->Written(module).count(name) > 0;
+}
+
+void TorchStages::State::KeepWritten() {
+  at::NoGradGuard no_grad;
   if (!before_evaluation) {
     before_evaluation.emplace();
     for (const auto& [index, module] : modules)
-      for (const WrittenWeight& each :
-           WrittenWeights(*module.graph, manifest.modules[index], WeightKind::kBuffer)) {
-        const size_t w = WeightIndex(index, each.name);
-        (*before_evaluation)[index][w] = at::empty_like(module.weights[w]);
+      for (const std::string& name : Written(index)) {
+        const size_t w = WeightIndex(index, name);
+        (*before_evaluation)[index][w] = at::empty_like(module.weights[w].detach());
       }
   }
   for (auto& [index, buffers] : *before_evaluation)
     for (auto& [w, before] : buffers) before.copy_(modules.at(index).weights[w]);
 }
 
-void TorchStages::State::PutBackBuffers() {
+void TorchStages::State::PutBackWritten() {
+  at::NoGradGuard no_grad;
   if (!before_evaluation) return;
   for (const auto& [index, buffers] : *before_evaluation)
     for (const auto& [w, before] : buffers) modules.at(index).weights[w].copy_(before);
@@ -253,9 +290,9 @@ void TorchStages::State::PutBackBuffers() {
 
 void TorchStages::SetTraining(bool training) {
   if (training)
-    state_->PutBackBuffers();
+    state_->PutBackWritten();
   else
-    state_->KeepWrittenBuffers();
+    state_->KeepWritten();
   state_->training = training;
   if (state_->offloaded) state_->offloaded->Follow(training ? 0 : 1);
   for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);

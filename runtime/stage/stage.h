@@ -106,8 +106,11 @@ class TorchStages : public StageBody {
   const std::vector<SharedGroup>& groups() const;
   // Says between which ranks the next steps may exchange gradients on devices; at first, none.
   void ExchangeOnDevices(const DevicePeers& peers);
+  // Returns true if the code of a module of this rank may write to this weight or buffer.
+  bool Writes(int module, const std::string& name) const;
   // Makes the next steps train, or else run forward only, without dropout, with running statistics.
-  // What an evaluation writes to buffers is undone, so that it does not change what is trained.
+  // What an evaluation writes to weights and buffers is undone, so that it does not change what is
+  // trained.
   void SetTraining(bool training);
 
   // Selects the modules that the next steps recompute for backward; at first those of the settings.

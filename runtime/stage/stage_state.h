@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -83,7 +84,8 @@ struct TorchStages::State {
   Updater updater;
   std::map<std::pair<int, int>, MicrobatchWork> under_way;  // (stage, microbatch)
   std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
-  // By module: the buffers that its code writes, as they were before the last evaluation.
+  std::map<int, std::set<std::string>> written;  // by module: the weights that its code writes
+  // By module: the weights and buffers that its code writes, as before the last evaluation.
   std::optional<std::map<int, std::map<size_t, at::Tensor>>> before_evaluation;
   std::vector<int> loss_values, loss_stages;  // by loss: the value it is computed from; its stage
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
@@ -115,8 +117,10 @@ struct TorchStages::State {
 
   // Defined in stage.cc.
   void AwaitDevice() { clock.Await(*values); }
-  void KeepWrittenBuffers();
-  void PutBackBuffers();
+  void CheckWrittenParameters();
+  const std::set<std::string>& Written(int module);
+  void KeepWritten();
+  void PutBackWritten();
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();

@@ -27,6 +27,20 @@ class Net(torch.nn.Module):
         return self.l3(h) + torch.softmax(self.mask, -1).sum()
 
 
+class Draws(torch.nn.Module):
+    """Cannot run again after a sample that holds NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.l1, self.l2 = (torch.nn.Linear(8, 8) for _ in range(2))
+        self.register_buffer("rate", torch.full((8,), 0.5))
+
+    def forward(self, x):
+        h = self.l1(x) * torch.bernoulli(self.rate)
+        self.rate.copy_(0.5 + 0 * x.detach().mean(0))
+        return self.l2(torch.tanh(h))
+
+
 class Finite(Case):
     @classmethod
     def setUpClass(cls):
@@ -140,6 +154,16 @@ class Finite(Case):
                 self.assert_saved(2)
         self.assert_fails(run_ranks(2, "eval", self.package, self.job(), "--conf", self.path("2.json")),
                           r"loss: is -?(nan|inf): sample 21 of \S+job\.json: data\.target")
+
+    def test_a_rank_that_fails_while_nan_is_looked_for(self):
+        export(Draws().train(), torch.rand(4, 8), self.path("draws.pt2"))
+        package = self.compile("draws.pt2", "draws.pkg", "--split", "modules:l2", "--ranks", "2")
+        self.data(21, 3, float("nan"))
+        for mpi in (True, False):
+            self.clean()
+            result = run_ranks(2, "train", package, self.job(microbatches=1, microbatch_size=EACH),
+                               "--stall-limit", 600, mpi=mpi)
+            self.assert_fails(result, "step 3, rank 0, stage 0, microbatch 0, action 0F0", "p_in >= 0")
 
     def test_a_value(self):
         self.data(21, 1, -2.)

@@ -7,6 +7,17 @@ from safetensors.torch import save_file
 from support import LENGTH, Case, export, export_gpt, gpt, pipewright, run_ranks, token_job, torch
 
 
+class Padded(torch.nn.Module):
+    """Its mask is true for what is not seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Embedding(256, 8), torch.nn.Linear(8, 256)
+
+    def forward(self, tokens, padding_mask):
+        return self.b(self.a(tokens) * padding_mask.logical_not()[..., None])
+
+
 class Mistakes(Case):
     @classmethod
     def setUpClass(cls):
@@ -215,6 +226,14 @@ class Mistakes(Case):
         for option in ("--stop", "--context"):
             self.assertEqual(self.generate(option, "-3").code, 2)
         self.succeed(self.generate("--context", LENGTH, "--stop", 255))
+
+    def test_masks_of_generate(self):
+        example = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 6, dtype=torch.bool)
+        torch.export.save(torch.export.export(Padded(), example), self.path("padded.pt2"))
+        package = self.compile("padded.pt2", "padded.pkg", "--split", "modules:b", "--ranks", "2")
+        self.assert_fails(run_ranks(2, "generate", package, "--prompt", "A", "--max-new-tokens", 2, mpi=False),
+                          'input "padding_mask": generate does not know what to give it',
+                          "1 for tokens that are seen")
 
     def test_a_map_for_fewer_ranks(self):
         result = run_ranks(2, "infer", self.package, "--input", self.path("in.safetensors"), "-o",

@@ -1,4 +1,5 @@
 """In-place writes without gradients: to values that others send, to parameters, and through .data."""
+import json
 import unittest
 
 import torch
@@ -7,6 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from alone import AloneCase, Layers
+from support import pipewright
 
 
 class Clamped(Layers):
@@ -153,6 +155,22 @@ class NoGrad(AloneCase):
         self.assert_fails(self.run_job(recompute=True),
                           r"recompute: module1 writes to its parameter b\.bias in forward, and would write twice",
                           "list the other stages or modules")
+
+    def test_copies_would_miss_writes(self):
+        self.compile_model(Constrained, 3)
+        conf = self.path("model.pkg/conf/mp_conf.json")
+        conf.write_text(json.dumps({"module_to_stage_map": [0, 1, 1],
+                                    "stage_to_rank_map": {"0": [0], "1": [1, 2]}}))
+        self.assert_fails(self.run_job(),
+                          r"stage 1 has several ranks: module1 writes to its parameter b\.bias in forward",
+                          "give that stage one rank in the conf")
+        self.succeed(pipewright("compile", self.path("model.pt2"), "-o", self.path("model.pkg"), "--split", "equal:3",
+                                "--ranks", 3, "--force", "--dtype", "bfloat16"))
+        adamw = {"type": "adamw", "lr": 0.01}
+        self.succeed(self.run_job(optimizer=adamw))
+        self.assert_fails(self.run_job(optimizer={**adamw, "master_weights": True}),
+                          r"optimizer\.master_weights: module1 writes to its parameter b\.bias in forward",
+                          "leave out master_weights")
 
     def test_a_parameter_that_an_earlier_microbatch_needs(self):
         self.compile_model(Decayed, 3)

@@ -22,10 +22,12 @@ class Counts(nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
-        self.register_buffer("mean", torch.zeros(6), persistent=False)
+        for name in ("mean", "norm_mean", "norm_var"):
+            self.register_buffer(name, torch.full((6,), float(name == "norm_var")), persistent=False)
 
     def forward(self, x):
         y = self.norm(torch.tanh(self.a(x - self.mean)))
+        y = nn.functional.batch_norm(y, self.norm_mean, self.norm_var, training=self.training)
         self.mean.lerp_(y.detach().mean(0), 0.3)
         return x + y
 

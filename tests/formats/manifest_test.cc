@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files/read_file.h"
+#include "tests/error_text.h"
 
 namespace pipewright {
 
@@ -58,6 +59,20 @@ static std::string Package(const std::string& manifest) {
   std::filesystem::create_directories(folder);
   WriteFile(folder + "/manifest.json", manifest);
   return folder;
+}
+
+TEST(Manifest, ParametersOfOneNameAreShared) {
+  Manifest m = Example();
+  m.modules[1].held.push_back(
+      {"wte.weight", WeightKind::kParameter, "float32", {4, 16}, true, true});
+  const std::string error = ErrorOf([&] { ReadManifest(Package(WriteManifest(m))); });
+  EXPECT_NE(
+      error.find("modules[1].held: the parameter \"wte.weight\" is also held by module 0, and "
+                 "\"shared\" does not list them as one weight: give it another name"),
+      std::string::npos)
+      << error;
+  m.shared = {{{{0, "wte.weight"}, {1, "wte.weight"}, {2, "head.weight"}}}};
+  EXPECT_EQ(ErrorOf([&] { ReadManifest(Package(WriteManifest(m))); }), "");
 }
 
 TEST(Manifest, RoundTrip) {

@@ -121,6 +121,9 @@ TEST(Feed, GivesAllRanksTheSameSizesAndCutsSamples) {
       EXPECT_DOUBLE_EQ(feed.LossWeight(0, 0, 1), 2. / 3);
       EXPECT_NE(feed.TargetName(0).find("data.target \"class\""), std::string::npos);
     }
+    feed.StartAt(1, {0, 2});  // what was sent ahead is of other samples
+    EXPECT_EQ(feed.Specs(1, 0)[0].sizes, (std::vector<int64_t>{2, 4}));
+    EXPECT_EQ(feed.Specs(1, 1)[0].sizes, (std::vector<int64_t>{2, 1}));
     feed.Finish();
   });
 }

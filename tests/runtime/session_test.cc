@@ -7,6 +7,7 @@
 
 #include "formats/weights/checkpoint.h"
 #include "runtime/checkpoint/final_weights.h"
+#include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
 #include "runtime/output_locks.h"
 #include "runtime/session_losses.h"
@@ -186,7 +187,10 @@ TEST(Weights, WhichAFileGives) {
   EXPECT_TRUE(takes({"a", WeightKind::kParameter, "float32", {1}}));
   EXPECT_TRUE(takes({"missing", WeightKind::kParameter, "float32", {1}}));  // which loading then refuses
   EXPECT_TRUE(takes({"b", WeightKind::kParameter, "float32", {1}}));
-  EXPECT_FALSE(takes({"b", WeightKind::kBuffer, "float32", {1}}));  // shares the memory of "a"
+  const WeightInfo shared = {"b", WeightKind::kBuffer, "float32", {1}};  // with "a"
+  EXPECT_TRUE(takes(shared));
+  EXPECT_EQ(StoredWeight(checkpoint, manifest, shared).name, "a");
+  EXPECT_FALSE(takes({"b", WeightKind::kBuffer, "float32", {}}));  // a part of "a"
   EXPECT_FALSE(takes({"a", WeightKind::kConstant, "float32", {1}}));
   EXPECT_FALSE(takes({"a", WeightKind::kBuffer, "float32", {1}, false, false}));  // not persistent
 }
