@@ -88,9 +88,15 @@ std::string MemoryTable(const TuneProblem& problem, const std::vector<TuneRow>& 
   return TableHtml(table);
 }
 
-std::string HelpTable(const std::vector<TuneHelp>& helps, const TuneCandidate& winner) {
-  Cells rows = {{"change", "predicted step", "gain"}};
-  for (const TuneHelp& help : helps) {
+// Says where figures come from.
+std::string Word(const TuneOutcome& outcome) {
+  return outcome.estimated ? "estimated" : "predicted";
+}
+
+std::string HelpTable(const TuneOutcome& outcome) {
+  const TuneCandidate& winner = outcome.rows.front().candidate;
+  Cells rows = {{"change", Word(outcome) + " step", "gain"}};
+  for (const TuneHelp& help : outcome.help) {
     char gain[40];
     std::snprintf(gain, sizeof gain, "%.1f %%", 100 * (1 - help.step / winner.step));
     rows.push_back({help.change, StepText(help.step), gain});
@@ -115,7 +121,8 @@ std::vector<size_t> ComparedRows(const std::vector<TuneRow>& rows) {
   return numbers;
 }
 
-std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& rows) {
+std::string Timelines(const TuneProblem& problem, const TuneOutcome& outcome) {
+  const std::vector<TuneRow>& rows = outcome.rows;
   const TuneCandidate& winner = rows.front().candidate;
   const Timeline first = {"winner", TimelineOf(problem, winner)};
   if (first.actions.empty()) return "<p>The step has too many actions to draw.</p>\n";
@@ -142,7 +149,7 @@ std::string Timelines(const TuneProblem& problem, const std::vector<TuneRow>& ro
         "</summary>\n" + picture({first, second}) + "</details>\n";
   }
   if (html.empty()) html = "<p>" + EscapeXml(title) + ".</p>\n" + picture({first});
-  return "<p>As predicted, in microseconds.</p>\n" + html;
+  return "<p>As " + Word(outcome) + ", in microseconds.</p>\n" + html;
 }
 
 }  // namespace
@@ -153,7 +160,6 @@ std::string WithNotes(std::string page, const std::vector<std::string>& notes) {
 
 std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
                      const TuneOutcome& outcome, const std::string& start_line) {
-  const TuneCandidate& winner = outcome.rows.front().candidate;
   const std::string title =
       EscapeXml("Tuning of " + (request.model.empty() ? request.package : request.model));
   std::string html = kHead + ("<title>" + title) + "</title>\n<h1>" + title + "</h1>\n<pre>" +
@@ -161,14 +167,13 @@ std::string TunePage(const TuneRequest& request, const TuneProblem& problem,
                      "</p>\n";
   if (!request.machines.empty())
     html += "<p>Every figure is an estimate for " + EscapeXml(request.machines) + ".</p>\n";
-  html += Heading("Candidates") + TableHtml(TuneCells(outcome.rows, !request.machines.empty()));
+  html += Heading("Candidates") + TableHtml(TuneCells(outcome.rows, outcome.estimated));
   html += kColumns;
   html += "<p>" + EscapeXml(TuneCounts(outcome.found)) + "</p>\n<ul>\n" + Items(outcome.notes) +
-          kEndOfNotes + Heading("Memory") +
-          "<p>Memory of the tensors of each rank, as predicted, and its limit.</p>\n" +
-          MemoryTable(problem, outcome.rows);
-  html += Heading("What would help") + HelpTable(outcome.help, winner);
-  html += Heading("Timeline") + Timelines(problem, outcome.rows);
+          kEndOfNotes + Heading("Memory") + "<p>Memory of the tensors of each rank, as " +
+          Word(outcome) + ", and its limit.</p>\n" + MemoryTable(problem, outcome.rows);
+  html += Heading("What would help") + HelpTable(outcome);
+  html += Heading("Timeline") + Timelines(problem, outcome);
   return html + "</html>\n";
 }
 

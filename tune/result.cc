@@ -90,7 +90,9 @@ std::string TuneVerdict(const TuneOutcome& outcome) {
   const bool measured = !winner.steps.empty();
   const TuneCandidate& c = winner.candidate;
   const double step = measured ? Median(winner.steps) : c.step;
-  const std::string time = StepText(step) + (measured ? "" : " (predicted)");
+  const std::string time = StepText(step) + (measured            ? ""
+                                             : outcome.estimated ? " (estimated)"
+                                                                 : " (predicted)");
   const bool once = winner.steps.size() == 1;
   const std::string given_name = outcome.infers ? "the plain run" : "the run as given";
   if (winner.as_given)
@@ -123,7 +125,7 @@ std::string TuneCounts(const TuneResult& found) {
   return text;
 }
 
-Json TuneReport(const TuneOutcome& outcome, bool estimated) {
+Json TuneReport(const TuneOutcome& outcome) {
   Json report = {{"candidates", Json::array()}};
   for (const TuneRow& row : outcome.rows) {
     const TuneCandidate& c = row.candidate;
@@ -141,7 +143,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
                  {"measured_process_bytes", row.process_bytes},
                  {"bubble", c.bubble},
                  {"binds", row.binds},
-                 {"estimated", estimated},
+                 {"estimated", outcome.estimated},
                  {"peak_bytes", c.peak_bytes},
                  {"module_to_stage", c.conf.module_to_stage},
                  {"stage_to_ranks", c.conf.stage_to_ranks}};
@@ -165,7 +167,7 @@ Json TuneReport(const TuneOutcome& outcome, bool estimated) {
   report["would_help"] = Json::array();
   for (const TuneHelp& help : outcome.help)
     report["would_help"].push_back(
-        {{"change", help.change}, {"predicted", help.step}, {"estimated", estimated}});
+        {{"change", help.change}, {"predicted", help.step}, {"estimated", outcome.estimated}});
   report["notes"] = outcome.notes;
   return report;
 }

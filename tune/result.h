@@ -19,6 +19,7 @@ struct TuneOutcome {
   std::vector<double> limits;  // bytes, by rank; empty: none
   Json report;
   bool infers = false;
+  bool estimated = false;    // predictions are for other machines
   bool interrupted = false;  // by SIGINT or SIGTERM: there may be better ones
   bool cut_off = false;      // by the budget or an interrupt, before its --rounds ended
 };
@@ -40,6 +41,6 @@ std::string TuneVerdict(const TuneOutcome& outcome);
 // Returns how many candidates were simulated and left out: "candidates: 12 simulated, ...".
 std::string TuneCounts(const TuneResult& found);
 
-Json TuneReport(const TuneOutcome& outcome, bool estimated);
+Json TuneReport(const TuneOutcome& outcome);
 
 }  // namespace pipewright

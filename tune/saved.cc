@@ -77,6 +77,27 @@ void WriteTunedKey(const std::string& folder, const Json& key, double cut_off_af
   WriteFile(folder + "/" + kKey, FormatJson(saved));
 }
 
+// Returns the parts in which the folder's key differs.
+static std::vector<std::string> DifferingParts(const std::string& folder, const Json& key) {
+  std::vector<std::string> parts;
+  const Json other = Readable(folder + "/" + kKey);
+  if (!other.is_object()) return parts;
+  for (const auto& [name, value] : key.items()) {
+    const Json before = other.value(name, Json());
+    if (before == value) continue;
+    const bool plural = name == "data" || name == "weights";
+    parts.push_back(plural ? "other " + name
+                    : name == "package" || name == "job"
+                        ? "another " + name
+                        : name + " " + before.dump() + ", not " + value.dump());
+  }
+  return parts;
+}
+
+std::string OtherKey(const std::string& folder, const Json& key) {
+  return Join(DifferingParts(folder, key), ", and for ");
+}
+
 std::string OtherTuned(const std::string& root, const Json& key) {
   std::string best;
   size_t fewest = key.size() + 1;
@@ -86,18 +107,7 @@ std::string OtherTuned(const std::string& root, const Json& key) {
     folders.push_back(entry.path().string());
   std::sort(folders.begin(), folders.end());
   for (const std::string& folder : folders) {
-    const Json other = Readable(folder + "/" + kKey);
-    if (!other.is_object()) continue;
-    std::vector<std::string> parts;
-    for (const auto& [name, value] : key.items()) {
-      const Json before = other.value(name, Json());
-      if (before == value) continue;
-      const bool plural = name == "data" || name == "weights";
-      parts.push_back(plural ? "other " + name
-                      : name == "package" || name == "job"
-                          ? "another " + name
-                          : name + " " + before.dump() + ", not " + value.dump());
-    }
+    const std::vector<std::string> parts = DifferingParts(folder, key);
     if (parts.empty() || parts.size() >= fewest) continue;
     fewest = parts.size();
     best = folder + " is for " + Join(parts, ", and for ");

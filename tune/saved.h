@@ -34,6 +34,10 @@ double CutOffAfter(const std::string& folder);
 // Completes a result, whose other files are there.
 void WriteTunedKey(const std::string& folder, const Json& key, double cut_off_after);
 
+// Returns in which parts the key of the result in `folder` differs: "ranks 2, not 4"; "" if it does
+// not, or if the folder has no key.
+std::string OtherKey(const std::string& folder, const Json& key);
+
 // Returns which part of the key differs in the most similar result under `root`: "FOLDER is
 // for ranks 2, not 4"; "" if there is no result.
 std::string OtherTuned(const std::string& root, const Json& key);

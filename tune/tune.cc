@@ -547,6 +547,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
   const TuneBudget budget(request.budget, request.options + "budget");
   TuneOutcome outcome;
   outcome.infers = request.infers();
+  outcome.estimated = !request.machines.empty();
   std::set<int64_t> sizes;
   const Job given = request.infers() ? InferenceJob(request, written, sizes, outcome.notes)
                                      : ReadJob(request.job),
@@ -607,7 +608,7 @@ TuneOutcome Tune(TuneRequest request, const std::vector<WrittenBuffer>& written)
       std::any_of(outcome.notes.begin(), outcome.notes.end(), [&](const std::string& note) {
         return note.find(budget.Ended() + " ended ") != std::string::npos;
       });
-  outcome.report = TuneReport(outcome, !request.machines.empty());
+  outcome.report = TuneReport(outcome);
   outcome.report["start"] = StartLine(request, outcome);
   if (!request.cut_package.empty())
     outcome.report["package"] = std::filesystem::path(request.cut_package).filename().string();

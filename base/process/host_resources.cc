@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 namespace pipewright {
 
@@ -43,12 +45,32 @@ int64_t MemoryHere() {
   return static_cast<int64_t>(std::min(memory, GroupLimit("memory.max")));
 }
 
+double BusyTicks(const std::string& stat, const std::set<int>& cores) {
+  double all = 0, own = 0;
+  std::istringstream lines(stat);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0;
+    fields >> name >> user >> nice >> system >> idle >> wait >> irq >> softirq >> steal;
+    const double busy = user + nice + system + irq + softirq + steal;
+    if (name == "cpu")
+      all = busy;
+    else if (name.starts_with("cpu") && cores.count(std::atoi(name.c_str() + 3)))
+      own += busy;
+  }
+  return own > 0 ? own : all;
+}
+
 double BusySeconds() {
+  std::set<int> cores;
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof mine, &mine) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &mine)) cores.insert(core);
   std::ifstream file("/proc/stat");
-  std::string cpu;
-  double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0;
-  if (!(file >> cpu >> user >> nice >> system >> idle >> wait >> irq >> softirq)) return 0;
-  return (user + nice + system + irq + softirq) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const std::string stat((std::istreambuf_iterator<char>(file)), {});
+  return BusyTicks(stat, cores) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace pipewright

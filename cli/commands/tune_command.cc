@@ -220,15 +220,15 @@ static void TuneAndShow(TuneRequest& request, bool json) {
   const bool is_model = std::filesystem::is_regular_file(request.package);
   const TuneOutcome outcome = is_model ? TuneModel(request) : TunePackage(request);
   if (json) return PrintJson(outcome.report);
-  std::cout << FormatTable(TuneCells(outcome.rows, !request.machines.empty()))
-            << TuneVerdict(outcome) << "\n"
+  std::cout << FormatTable(TuneCells(outcome.rows, outcome.estimated)) << TuneVerdict(outcome)
+            << "\n"
             << TuneCounts(outcome.found) << "\n";
   if (!outcome.help.empty()) {
     const TuneHelp& most = outcome.help.front();
     const long gain = std::lround(100 * (1 - most.step / outcome.rows.front().candidate.step));
     if (gain > 0)
-      std::cout << "what would help most: " << most.change << ", " << gain
-                << " % less time (predicted)\n";
+      std::cout << "what would help most: " << most.change << ", " << gain << " % less time ("
+                << (outcome.estimated ? "estimated" : "predicted") << ")\n";
   }
   for (const std::string& note : outcome.notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, "

@@ -61,11 +61,11 @@ void AddTrain(CLI::App& app) {
   auto* no_lines = app.add_flag("--quiet", *quiet, "print only warnings and errors");
   app.add_flag("--verbose", *verbose, "print a line for each step")->excludes(no_lines);
   app.callback([options, quiet, verbose] {
-    if (*verbose) options->set.insert(options->set.begin(), "log_every=1");
     // Its file descriptor stays open, because metrics may go to /dev/stdout.
     if (*quiet && !(stdout = std::fopen("/dev/null", "w")))
       throw Error("/dev/null", std::strerror(errno));
-    UseTuned(*options);
+    UseTuned(*options, *quiet);
+    if (*verbose) options->set.insert(options->set.begin(), "log_every=1");
     LaunchTraits traits;
     traits.trains = true;
     traits.progress_line = !*quiet;

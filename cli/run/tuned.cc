@@ -18,6 +18,7 @@
 #include "cli/run/launch.h"
 #include "cli/run/supervised_run.h"
 #include "formats/conf.h"
+#include "formats/weights/run_checkpoint.h"
 #include "runtime/transport/hosts.h"
 #include "runtime/trial/written_buffers.h"
 #include "tune/job/allowed.h"
@@ -94,16 +95,20 @@ void CheckWritable(const RunOptions& options) {
                 "name another folder: --tuned FOLDER");
 }
 
+TuneStart StartOfRun() {
+  return ThreadRanks() > 0 ? TuneStart() : TuneStart{SupervisedHosts(), SupervisedMpirun()};
+}
+
+Json KeyOf(const RunOptions& options) {
+  return TunedKey({options.package, StartedRanks(), StartOfRun(), tune.memory, ThreadRanks() > 0},
+                  ReadJob(options.job), ReadManifest(options.package));
+}
+
 // Returns the folder of the result for this run, which it makes if there is none.
-std::string FindOrTune(const RunOptions& options) {
-  const Job job = ReadJob(options.job);
-  const Manifest manifest = ReadManifest(options.package);
+std::string FindOrTune(const RunOptions& options, bool quiet) {
   const std::string folders = Root(options);
   const bool in_process = ThreadRanks() > 0;
-  const TuneStart start =
-      in_process ? TuneStart() : TuneStart{SupervisedHosts(), SupervisedMpirun()};
-  const Json key =
-      TunedKey({options.package, StartedRanks(), start, tune.memory, in_process}, job, manifest);
+  const Json key = KeyOf(options);
   const std::string folder = TunedFolder(folders, key);
   if (IsTuned(folder, key)) {
     if (const double cut = CutOffAfter(folder); cut > 0)
@@ -125,8 +130,9 @@ std::string FindOrTune(const RunOptions& options) {
   request.ranks_option = in_process ? "--in-process" : "-n";
   request.budget = ParseDuration(tune.budget, "--tune-budget");
   request.in_process = in_process, request.processes = !in_process;
-  request.start = start, request.force = true;
-  const TuneOutcome outcome = Tune(request, WrittenBuffers(options.package, manifest));
+  request.start = StartOfRun(), request.force = true, request.quiet = quiet;
+  const TuneOutcome outcome =
+      Tune(request, WrittenBuffers(options.package, ReadManifest(options.package)));
   for (const std::string& note : outcome.notes) PrintNote(note);
   PrintNote(TuneVerdict(outcome));
   if (outcome.interrupted) {
@@ -162,13 +168,6 @@ void StartRanksHere(const RunOptions& options) {
   StartRanks(ranks, hosts);
 }
 
-bool HoldsCheckpoints(const std::string& folder) {
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none))
-    if (entry.is_directory(none)) return true;
-  return false;
-}
-
 }  // namespace
 
 void AddTune(CLI::App& app) {
@@ -182,36 +181,42 @@ void AddTune(CLI::App& app) {
       ->type_name("TIME");
 }
 
-void UseTuned(RunOptions& options) {
+void UseTuned(RunOptions& options, bool quiet) {
   if (!tune.wanted) return;
   CheckChanges(options);
   StartRanksHere(options);
   const std::string checkpoints = ReadJobOf(options).checkpoint.folder;
+  bool goes_on = !checkpoints.empty() && !ListCheckpoints(checkpoints).empty();
   std::string folder;
-  if (!checkpoints.empty() && !options.resume && HoldsCheckpoints(checkpoints))
+  if (goes_on && !options.resume)
     throw Error(checkpoints, "holds checkpoints of an earlier run",
                 "resume it (--resume), or name another folder");
-  if (options.resume && !checkpoints.empty()) {
+  // Other hosts may hold the checkpoints.
+  if (options.resume && !checkpoints.empty() && !SupervisedHosts().empty())
+    goes_on = goes_on || !RecordedTuned(checkpoints).empty();
+  if (goes_on) {
     folder = RecordedTuned(checkpoints);
-    if (folder.empty() && HoldsCheckpoints(checkpoints)) {
+    if (folder.empty()) {
       PrintNote("the checkpoints in " + checkpoints +
                 " were made without --tune: the job runs as it is");
       SetStarted(StartedRanks(), options.job, options.job);
       return;
     }
-    if (!folder.empty()) {
-      CheckSameRun(folder, options);
-      if (const double cut = CutOffAfter(folder); cut > 0)
-        PrintNote("the checkpoints were made with a result of tune that was cut off after " +
-                  DurationText(cut));
-    }
+    CheckSameRun(folder, options);
+    if (const double cut = CutOffAfter(folder); cut > 0)
+      PrintNote("the checkpoints were made with a result of tune that was cut off after " +
+                DurationText(cut));
+    if (const std::string other = OtherKey(folder, KeyOf(options)); !other.empty())
+      PrintNote("the checkpoints were made with a result of tune that is for " + other +
+                "; the run goes on with it");
+  } else {
+    folder = FindOrTune(options, quiet);
   }
-  if (folder.empty()) folder = FindOrTune(options);
   const std::string job = RenewTunedJob(folder, options.job);
   if (!checkpoints.empty()) {
     // A run that goes on there will resume with the record.
     OwnerLock lock(OwnerLock::FileFor(checkpoints, true));
-    if (!options.resume && fs::exists(checkpoints) && !lock.Take())
+    if (!goes_on && fs::exists(checkpoints) && !lock.Take())
       throw Error(checkpoints, "another run writes its checkpoints there: " + lock.owner().text,
                   "name another folder, or wait until that run has ended");
     RecordTuned(checkpoints, folder);

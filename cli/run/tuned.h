@@ -16,6 +16,6 @@ void AddTune(CLI::App& app);
 // ranks, hosts and memory limit, and tunes first if there is none. A run that resumes takes the
 // result that its checkpoints are made with. Makes this process start the ranks if mpirun has, and
 // ends the others by throwing CLI::RuntimeError. Throws UsageError and Error.
-void UseTuned(RunOptions& options);
+void UseTuned(RunOptions& options, bool quiet);
 
 }  // namespace pipewright

@@ -124,13 +124,13 @@ TEST(TuneResult, RowsSayHowManyMinibatches) {
   TuneOutcome outcome;
   outcome.rows = {row};
   EXPECT_FALSE(ParseJson(JobText(job, row, "to.json"), "to").contains("accumulate"));
-  EXPECT_FALSE(TuneReport(outcome, false)["candidates"][0].contains("minibatches"));
+  EXPECT_FALSE(TuneReport(outcome)["candidates"][0].contains("minibatches"));
   outcome.rows[0].candidate.minibatches = row.candidate.minibatches = 3;
   const Json text = ParseJson(JobText(job, row, "to.json"), "to");
   EXPECT_EQ(text["accumulate"], 3);
   EXPECT_EQ(text["minibatch_size"], 32);
   EXPECT_EQ(text["microbatches"], 4);
-  EXPECT_EQ(TuneReport(outcome, false)["candidates"][0]["minibatches"], 3);
+  EXPECT_EQ(TuneReport(outcome)["candidates"][0]["minibatches"], 3);
   EXPECT_NE(FormatTable(TuneCells(outcome.rows, false)).find("3 x 4 of 8"), std::string::npos);
 }
 
@@ -181,7 +181,7 @@ TEST(TuneResult, TableAndReport) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   outcome.rows[1].candidate.step = 0.00002;
   EXPECT_NE(FormatTable(TuneCells(outcome.rows, false)).find("0.0200 ms"), std::string::npos);
-  const Json report = TuneReport(outcome, false);
+  const Json report = TuneReport(outcome);
   EXPECT_EQ(report["candidates"][0]["measured"], Json({0.011, 0.012, 0.010}));
   EXPECT_FALSE(report["candidates"][0].contains("failure"));
   EXPECT_EQ(report["candidates"][1]["failure"], "no memory");

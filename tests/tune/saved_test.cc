@@ -45,6 +45,8 @@ TEST(TunedResults, AreFoundByTheirKey) {
   EXPECT_TRUE(IsTuned(folder, key));
   EXPECT_EQ(CutOffAfter(folder), 5);
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 4)), folder + " is for ranks 2, not 4");
+  EXPECT_EQ(OtherKey(folder, KeyOf(R"({"threads": 2})", 4)), "ranks 2, not 4");
+  EXPECT_EQ(OtherKey(folder, key), "");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 3})", 2, "1GB")),
             folder + " is for another job, and for memory \"\", not \"1GB\"");
   EXPECT_EQ(OtherTuned(root, KeyOf(R"({"threads": 2})", 2, "", {"a:1,b:1", ""})),

@@ -35,6 +35,18 @@ TEST(HostResources, TheLeastLimitOfAllGroups) {
   EXPECT_EQ(GroupLimit("memory.max", File("container", "0::/\n"), root), 1000);
 }
 
+TEST(HostResources, OnlyOwnCoresAreBusy) {
+  const std::string stat =
+      "cpu  1100 0 220 5000 7 3 30 40 0 0\n"
+      "cpu0 100 0 20 2500 3 1 10 15 0 0\n"
+      "cpu1 1000 0 200 2500 4 2 20 25 0 0\n"
+      "intr 99 1 2 3\n";
+  EXPECT_EQ(BusyTicks(stat, {0}), 146);
+  EXPECT_EQ(BusyTicks(stat, {0, 1}), 1393);
+  EXPECT_EQ(BusyTicks(stat, {7}), 1393) << "a container may number its cores anew";
+  EXPECT_EQ(BusyTicks("", {0}), 0);
+}
+
 TEST(HostResources, ThisHost) {
   EXPECT_GE(CoresHere(), 1);
   EXPECT_GT(MemoryHere(), 1 << 20);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "base/error.h"
@@ -239,6 +241,19 @@ TEST(TuneRuns, TheJobsOwnSizeNeedNotRunOnEveryNumberOfRanks) {
         });
     EXPECT_TRUE(noted);
   }
+}
+
+TEST(OutputOf, TellsHowManyCoresOtherProgramsUse) {
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) {
+    }
+  });
+  double others = 0;
+  OutputOf({"sleep", "0.5"}, TuneBudget(), &others);
+  done = true;
+  other.join();
+  EXPECT_GT(others, kDisturbing);
 }
 
 }  // namespace
