@@ -2,8 +2,6 @@
 // assertions, regions, and some operators.
 #include <torch/csrc/jit/ir/constants.h>
 
-#include <regex>
-
 #include "base/error.h"
 #include "compiler/import/export/export_graph.h"
 
@@ -133,15 +131,12 @@ bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph)
   auto metadata = [](const ExportJson& of, const char* key) {
     return of.value("metadata", ExportJson::object()).value(key, "");
   };
-  const std::string call = "detach(";
   const SourceLine line = OwnLine(metadata(node, "stack_trace"));
+  const std::string call = "detach(";
   int calls = 0, aliases = 0;
   for (size_t at = line.code.find(call); at != std::string::npos; at = line.code.find(call, at + 1))
     ++calls;
-  // Besides detach, slices and orders that change nothing become aliases.
-  static const std::regex kNoChange(
-      R"(\[[^\]]*(:|\.\.\.)|transpose|swap|permute|movedim|moveaxis|alias)");
-  if (calls == 0 && (line.code.empty() || std::regex_search(line.code, kNoChange))) return false;
+  if (calls == 0) return false;
   for (const ExportJson& other : graph.at("nodes")) {
     const std::string target = other.at("target").get<std::string>();
     if (Starts(target, "torch.ops.aten.detach")) return false;  // was not decomposed
@@ -151,12 +146,10 @@ bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph)
                metadata(other, "nn_module_stack") == metadata(node, "nn_module_stack");
   }
   if (aliases == calls) return true;
-  throw Error(
-      model_.file + ": " + line.file + ":" + std::to_string(line.number),
-      std::string(calls ? "calls detach and makes other aliases"
-                        : "makes an alias, which may be a detach of the library") +
-          ", and an export after run_decompositions() does not tell them apart: " + line.code,
-      "export without run_decompositions(), or detach on a line of its own");
+  throw Error(model_.file + ": " + line.file + ":" + std::to_string(line.number),
+              "calls detach and makes other aliases, and an export after run_decompositions() does "
+              "not tell them apart: " + line.code,
+              "export without run_decompositions(), or detach on a line of its own");
 }
 
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
@@ -201,13 +194,8 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
-  if (target == "torch.ops.aten.alias.default") {
+  if (target == "torch.ops.aten.alias.default" && WasDetach(node, graph)) {
     Value* from = Plain(node.at("inputs").at(0).at("arg"));
-    const std::optional<ValueMeta> meta = model_.TensorOf(from);
-    const bool no_gradient =
-        (meta && at::isIntegralType(meta->dtype, /*includeBool=*/true)) ||
-        (model_.IsWeight(from) && model_.weights[from->offset()].kind != WeightKind::kParameter);
-    if (no_gradient || !WasDetach(node, graph)) return false;
     BindOutputs(node, graph, {model_.graph->insert(c10::aten::detach, {from})});
     return true;
   }
