@@ -22,7 +22,6 @@
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
-#include "runtime/not_finite.h"
 #include "runtime/output_locks.h"
 #include "runtime/reports/offload_report.h"
 #include "runtime/reports/progress.h"

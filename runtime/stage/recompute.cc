@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "runtime/module/written_weights.h"
 #include "runtime/stage/stage_state.h"
 
 namespace pipewright {
@@ -38,15 +37,12 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
   Kept forgotten;
   std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), &forgotten);
   if (first) {
-    std::set<std::string> written;
-    for (const WrittenWeight& each :
-         WrittenWeights(*module.graph, manifest.modules[index], WeightKind::kBuffer))
-      written.insert(each.name);
+    const std::set<std::string>& names = Written(index);
     std::vector<size_t> changed;
     Tensors kept_buffers;
     for (size_t i = 0; i < may_change.size(); ++i) {
       const size_t w = may_change[i];
-      if (!written.count(held[w].name) && at::equal(before[i], module.weights[w])) continue;
+      if (!names.count(held[w].name) && at::equal(before[i], module.weights[w])) continue;
       changed.push_back(w);
       kept_buffers.push_back(before[i]);
     }
