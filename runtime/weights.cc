@@ -49,7 +49,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
           bool gradients, const std::string& edited,
           const std::function<at::Tensor(int module, const std::string& name)>& find) {
   std::map<std::string, Source> sources = Sources(manifest, gradients);
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata = {kPytorchFormat};
   for (const std::vector<std::string>& names : manifest.tied)
     for (size_t i = 1; i < names.size(); ++i) metadata[names[i]] = names[0];
   if (!edited.empty()) metadata[kEditedCode] = edited;
@@ -121,11 +121,24 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 
 bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const WeightInfo& weight) {
   if (weight.kind == WeightKind::kConstant || !weight.persistent) return false;
-  const bool left_out = weight.kind == WeightKind::kBuffer && !checkpoint.Find(weight.name) &&
-                        !checkpoint.Find(KeptName(manifest, weight.name)) &&
-                        checkpoint.metadata.count(weight.name) > 0 &&
-                        !SharedInFile(checkpoint, weight);
+  const bool left_out =
+      weight.kind == WeightKind::kBuffer && !FindStored(checkpoint, manifest, weight.name) &&
+      checkpoint.metadata.count(weight.name) > 0 && !SharedInFile(checkpoint, weight);
   return !left_out;  // forward makes it from a part of the other tensor
+}
+
+// Throws Error if the module's file has other values of a weight than another module's file had.
+static void CheckSameCopy(const SafetensorsFile& file, const WeightInfo& info,
+                          const at::Tensor& weight) {
+  const TensorInfo& copy = CheckedWeight(file, info);
+  const at::Tensor there = OnHost(weight);
+  const std::string_view bytes = HostBytes(there);
+  std::string piece;
+  for (size_t at = 0; at < bytes.size(); at += piece.size()) {
+    piece.resize(std::min(bytes.size() - at, size_t{1} << 20));
+    file.Read(copy, at, piece.data(), piece.size());
+    if (piece != bytes.substr(at, piece.size())) throw CopiesDiffer(file.path(), info.name);
+  }
 }
 
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
@@ -140,9 +153,11 @@ void LoadPackageWeights(const std::string& package, const Manifest& manifest, To
       // The others were read with the module's code, or stay on disk.
       if (info.kind == WeightKind::kConstant || !info.persistent || on_disk[m][w]) continue;
       const at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
-      if (!read.insert(MemoryOf(weight)).second) continue;
       if (!file) file.emplace(PackageFile(package, module.weights));
-      ReadInto(*file, CheckedWeight(*file, info), weight);
+      if (read.insert(MemoryOf(weight)).second)
+        ReadInto(*file, CheckedWeight(*file, info), weight);
+      else
+        CheckSameCopy(*file, info, weight);
     }
   }
 }

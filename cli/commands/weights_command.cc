@@ -177,6 +177,8 @@ void Merge(const WeightsRequest& options) {
 // Prints the differences. Exits with code 1 if there are any.
 void DiffFiles(const WeightsRequest& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
+  Warn(first);
+  Warn(second);
   CheckpointDifference result = Diff(first, second, MaxSize(options));
   Json different = Json::array();
   for (const TensorDifference& tensor : result.different) {

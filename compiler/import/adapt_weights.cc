@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "compiler/import/traced_dtypes.h"
 #include "formats/weights/checkpoint.h"
+#include "formats/weights/diff.h"
 
 namespace pipewright {
 
@@ -140,6 +141,14 @@ static bool PointTo(const StoredTensor& found, int file, const std::string& path
   return stored != weight.dtype;
 }
 
+// Throws Error if the tensors under several names of one weight differ.
+static void CheckTiedNames(const Checkpoint& checkpoint,
+                           const std::vector<const StoredTensor*>& all) {
+  for (const StoredTensor* other : all)
+    if (!SameBits(checkpoint, *all[0], *other))
+      throw TiedNamesDiffer(checkpoint.path, all[0]->name, other->name);
+}
+
 std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   Checkpoint checkpoint = OpenCheckpoint(path);
   std::vector<std::string> notes = checkpoint.warnings, wanted, missing, stateless, kept,
@@ -176,12 +185,11 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   std::vector<std::pair<size_t, size_t>> same;  // keep, drop
   for (size_t i = 0; i < model.weights.size(); ++i) {
     Weight& weight = model.weights[i];
-    const StoredTensor* found = nullptr;
-    for (const std::string& name : weight.names) {
-      const StoredTensor* here = find(name, weight);
-      if (here) used.insert(here->name);
-      if (!found) found = here;
-    }
+    std::vector<const StoredTensor*> all;  // under several names of the weight
+    for (const std::string& name : weight.names)
+      if (const StoredTensor* here = find(name, weight)) all.push_back(here);
+    for (const StoredTensor* here : all) used.insert(here->name);
+    const StoredTensor* found = all.empty() ? nullptr : all[0];
     if (!found) {
       if (weight.absent) {
         missing.push_back(weight.names[0]);
@@ -193,6 +201,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     }
     const bool absent = weight.absent;
     cast += PointTo(*found, file_of[static_cast<size_t>(found->file)], path, weight);
+    CheckTiedNames(checkpoint, all);
     if (!absent) continue;
     Place place{found->file, found->offset, found->shape, found->strides, found->dtype};
     auto [at, fresh] = absent_at.try_emplace(place, i);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/dtype.h"
+#include "base/json.h"
 #include "formats/weights/read_number.h"
 
 namespace pipewright {
@@ -59,6 +60,20 @@ static void CompareValues(const Checkpoint& first, const StoredTensor& a, const 
       at += piece.size();
     });
   }
+}
+
+bool SameBits(const Checkpoint& checkpoint, const StoredTensor& a, const StoredTensor& b) {
+  if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  if (a.file == b.file && a.offset == b.offset && a.strides == b.strides) return true;
+  TensorDifference difference;
+  CompareValues(checkpoint, a, checkpoint, b, difference);
+  return difference.elements == 0;
+}
+
+Error TiedNamesDiffer(const std::string& path, const std::string& a, const std::string& b) {
+  return Error(path,
+               Quote(a) + " and " + Quote(b) + " differ, but the model ties them into one weight",
+               "leave one of them out, or untie them in the model and compile it again");
 }
 
 // Returns the tensor of `checkpoint` for `name`. A file keeps one of several tied names, so the

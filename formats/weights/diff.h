@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "formats/weights/checkpoint.h"
 
 namespace pipewright {
@@ -29,5 +30,10 @@ struct CheckpointDifference {
 // repeat their elements exceed `most_bytes` (see CheckRepeats).
 CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second,
                           uint64_t most_bytes = 0);
+
+// Returns true if two tensors of a checkpoint have the same dtype, shape and bits.
+bool SameBits(const Checkpoint& checkpoint, const StoredTensor& a, const StoredTensor& b);
+// The error where a file has different values under two names of one weight.
+Error TiedNamesDiffer(const std::string& path, const std::string& a, const std::string& b);
 
 }  // namespace pipewright

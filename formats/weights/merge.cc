@@ -45,23 +45,27 @@ MergedCheckpoint MergeRunCheckpoint(const std::string& path, const std::string& 
   Checkpoint weights = OpenCheckpoint(checkpoint.path);
   MergedCheckpoint merged{checkpoint.path, {}};
   fs::path file = output;
+  if (limit == 0 && fs::is_directory(file)) file /= "model.safetensors";
+  const fs::path folder_of =
+      limit == 0 || file.extension() == ".safetensors" ? file.parent_path() : file;
+  if (fs::exists(folder_of / "checkpoint.json") &&
+      (limit > 0 || fs::exists(file) || file.filename() == "model.safetensors"))
+    throw Error(output, "is inside a checkpoint, whose files it would replace or hide",
+                "name another folder");
   if (limit == 0) {
-    if (fs::is_directory(file)) file /= "model.safetensors";
     std::map<std::string, std::string> metadata = weights.metadata;
     std::vector<TensorToWrite> tensors = TensorsToWrite(weights, {}, metadata);
     WriteSafetensors(file.string(), std::move(tensors), metadata);
     merged.files = {file.string()};
     return merged;
   }
-  fs::path folder = output;
   std::vector<std::string> names;
   if (file.extension() == ".safetensors") {
-    folder = file.parent_path();
-    names = WriteShardsNamed(weights, folder.string(), file.stem().string(), limit, {});
+    names = WriteShardsNamed(weights, folder_of.string(), file.stem().string(), limit, {});
   } else {
     names = WriteShards(weights, output, limit, {});
   }
-  for (const std::string& name : names) merged.files.push_back((folder / name).string());
+  for (const std::string& name : names) merged.files.push_back((folder_of / name).string());
   return merged;
 }
 

@@ -67,6 +67,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
+// An entry of the metadata without which transformers and accelerate refuse a file that has any.
+inline const std::pair<const std::string, std::string> kPytorchFormat = {"format", "pt"};
+
 // Takes the next bytes of a payload.
 using ByteSink = std::function<void(std::string_view)>;
 

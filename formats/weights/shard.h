@@ -18,7 +18,8 @@ std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t
 // memory are written once. Returns the files' names.
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
                                      uint64_t limit, const WriteChoices& choices);
-// Does the same in any folder, with `word` in place of "model" in all names.
+// Does the same in any folder, with `word` in place of "model" in all names. Throws Error if
+// the folder has other files with such names.
 std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
                                           const std::string& word, uint64_t limit,
                                           const WriteChoices& choices);

@@ -10,7 +10,8 @@
 namespace pipewright {
 
 bool IsComplete(const TensorExtent& tensor) {
-  return tensor.begin == 0 && tensor.bytes == tensor.storage_bytes;
+  return tensor.begin == 0 && tensor.end == tensor.storage_bytes &&
+         tensor.bytes == tensor.storage_bytes;
 }
 
 static std::vector<std::vector<const TensorExtent*>> Groups(

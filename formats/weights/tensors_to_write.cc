@@ -53,6 +53,25 @@ void JoinEqual(const Checkpoint& checkpoint, WriteChoices::Equal equal,
   }
 }
 
+// Readers take the kept tensor for a dropped name of the same shape, so a view with its elements in
+// another order (a transposed square matrix) cannot be dropped: removes it from `kept`. Throws
+// Error if it would have to be made contiguous, and that is not asked for.
+void WriteViewsApart(const Checkpoint& checkpoint, const WriteChoices& choices,
+                     std::map<std::string, std::vector<std::string>>& kept) {
+  for (auto& [name, others] : kept) {
+    const StoredTensor& whole = *checkpoint.Find(name);
+    std::erase_if(others, [&, &first = name](const std::string& other) {
+      const StoredTensor& view = *checkpoint.Find(other);
+      if (view.shape != whole.shape || view.strides == whole.strides) return false;
+      if (!choices.force_contiguous)
+        throw Error(checkpoint.path, Quote(other) + " is " + Quote(first) + " in another order",
+                    "--force-contiguous writes both");
+      return true;
+    });
+  }
+  std::erase_if(kept, [](const auto& each) { return each.second.empty(); });
+}
+
 }  // namespace
 
 std::vector<TensorToWrite> TensorsToWrite(const Checkpoint& checkpoint, const WriteChoices& choices,
@@ -61,7 +80,9 @@ std::vector<TensorToWrite> TensorsToWrite(const Checkpoint& checkpoint, const Wr
   if (checkpoint.files.size() > 1 && choices.equal != WriteChoices::kApart)
     JoinEqual(checkpoint, choices.equal, extents);
   auto kept = NamesToKeep(extents);
+  WriteViewsApart(checkpoint, choices, kept);
   RecordDropped(kept, metadata);
+  if (!metadata.empty()) metadata.insert(kPytorchFormat);
   std::set<std::string> dropped;
   for (const auto& [name, others] : kept) dropped.insert(others.begin(), others.end());
   std::vector<TensorToWrite> tensors;

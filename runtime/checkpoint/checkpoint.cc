@@ -60,7 +60,7 @@ using NamedTensors = std::map<std::string, TensorToSave>;
 void WriteTensors(const std::string& path, const NamedTensors& tensors, const Manifest& manifest,
                   const std::string& edited) {
   std::vector<TensorToWrite> list;
-  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  std::map<std::string, std::string> metadata = {kPytorchFormat};
   if (!edited.empty()) metadata[kEditedCode] = edited;
   for (const std::vector<std::string>& names : manifest.tied)
     for (size_t i = 1; i < names.size(); ++i)

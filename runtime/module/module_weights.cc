@@ -1,7 +1,7 @@
 #include "runtime/module/module_weights.h"
 
 #include "base/dtype.h"
-#include "base/error.h"
+#include "base/json.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
@@ -15,6 +15,11 @@ const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& w
                     ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
                 "replace it with a tensor of the same shape and type, or compile again");
   return info;
+}
+
+Error CopiesDiffer(const std::string& file, const std::string& weight) {
+  return Error(file, Quote(weight) + " differs from its copy in another module's file",
+               "they are copies of one weight, and must be identical");
 }
 
 at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at::Device device) {

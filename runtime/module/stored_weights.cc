@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "formats/weights/diff.h"
 #include "formats/weights/safetensors.h"
 #include "tensors/dtype.h"
 
@@ -33,6 +34,16 @@ static std::string OtherModel(const Checkpoint& checkpoint) {
   return "it is of another model, or names differ: pipewright weights list " + checkpoint.path;
 }
 
+const StoredTensor* FindStored(const Checkpoint& checkpoint, const Manifest& manifest,
+                               const std::string& name) {
+  if (const StoredTensor* own = checkpoint.Find(name)) return own;
+  for (const std::vector<std::string>& names : manifest.tied)
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      for (const std::string& other : names)
+        if (const StoredTensor* found = checkpoint.Find(other)) return found;
+  return nullptr;
+}
+
 const StoredTensor* SharedInFile(const Checkpoint& checkpoint, const WeightInfo& weight) {
   const auto other = checkpoint.metadata.find(weight.name);
   const StoredTensor* found =
@@ -41,10 +52,21 @@ const StoredTensor* SharedInFile(const Checkpoint& checkpoint, const WeightInfo&
   return fits ? found : nullptr;
 }
 
+// Throws Error if the checkpoint has other values under another name of a tied weight.
+static void CheckTiedNames(const Checkpoint& checkpoint, const Manifest& manifest,
+                           const StoredTensor& stored) {
+  for (const std::vector<std::string>& names : manifest.tied) {
+    if (std::find(names.begin(), names.end(), stored.name) == names.end()) continue;
+    for (const std::string& name : names)
+      if (const StoredTensor* other = checkpoint.Find(name);
+          other && !SameBits(checkpoint, stored, *other))
+        throw TiedNamesDiffer(checkpoint.path, stored.name, name);
+  }
+}
+
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
                                  const WeightInfo& weight) {
-  const StoredTensor* found = checkpoint.Find(weight.name);
-  if (!found) found = checkpoint.Find(KeptName(manifest, weight.name));
+  const StoredTensor* found = FindStored(checkpoint, manifest, weight.name);
   if (!found) found = SharedInFile(checkpoint, weight);
   if (!found) {
     std::vector<std::string> names;
@@ -58,6 +80,7 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
                     ", the package's is " + weight.dtype + " " + ShapeText(weight.shape),
                 found->shape == weight.shape ? "weights are not cast: save them as " + weight.dtype
                                              : OtherModel(checkpoint));
+  CheckTiedNames(checkpoint, manifest, *found);
   return *found;
 }
 

@@ -34,6 +34,23 @@ WeightPiece PieceOfCheckpoint(const Checkpoint& checkpoint, const Manifest& mani
   return {checkpoint.files[static_cast<size_t>(from.file)]->path(), from.offset, from.bytes};
 }
 
+// Throws Error if two modules' files have other values of one weight, of which only the first piece
+// is read in a run.
+void CheckSamePiece(const WeightPiece& first, const MappedFile& first_file,
+                    const WeightPiece& other, const MappedFile& other_file,
+                    const std::string& name) {
+  if (first.file == other.file && first.offset == other.offset) return;
+  constexpr uint64_t kPart = uint64_t{1} << 20;
+  std::string a, b;
+  for (uint64_t at = 0; at < first.bytes; at += kPart) {
+    a.resize(std::min(kPart, first.bytes - at));
+    b.resize(a.size());
+    first_file.Read(first.offset + at, a.data(), a.size());
+    other_file.Read(other.offset + at, b.data(), b.size());
+    if (a != b) throw CopiesDiffer(other.file, name);
+  }
+}
+
 // Returns the LOADs and EVICTs of a list, extended by those of tensors that several stages use.
 std::vector<Action> OrderOf(const std::vector<Action>& actions,
                             const std::map<int, std::set<int>>& users) {
@@ -118,7 +135,12 @@ OffloadedWeights::OffloadedWeights(const StageSettings& settings,
       pieces_[{index, w}] = {place.tensor, piece};
       if (auto& opened = files_[piece.file]; !opened)
         opened = std::make_unique<MappedFile>(piece.file);
-      if (!is_new) continue;
+      if (!is_new) {
+        const WeightPiece& first = of[found->second];
+        CheckSamePiece(first, *files_.at(first.file), piece, *files_.at(piece.file),
+                       info.held[w].name);
+        continue;
+      }
       bytes_ += piece.bytes;
       of.push_back(std::move(piece));
     }

@@ -94,6 +94,15 @@ class Options(CompilerTest):
         self.assertIn('"layers.1.weight": is [4, 4], the model\'s "layers.1.weight" is [8, 8]',
                       self.compile(path, "--weights", self.at / "w.safetensors", code=1))
 
+    def test_two_values_of_a_tied_weight(self):
+        path, state = self.exported(), {k: v.clone() for k, v in Net().state_dict().items()}
+        save_file(state, self.at / "w.safetensors")
+        self.compile(path, "--weights", self.at / "w.safetensors")
+        state["head.weight"][3, 2] += 1
+        save_file(state, self.at / "w.safetensors")
+        self.assertRegex(self.compile(path, "--weights", self.at / "w.safetensors", code=1),
+                         r'w.safetensors: "(embed|head).weight" and "(embed|head).weight" differ, but the model ties them')
+
     def test_values_that_no_state_dict_holds(self):
         class Rotary(Net):
             def __init__(self):

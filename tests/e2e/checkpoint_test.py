@@ -5,7 +5,7 @@ import shutil
 import unittest
 
 import torch
-from safetensors.torch import load_file, load_model
+from safetensors.torch import load_file, load_model, save_file
 
 from support import (ADAMW, FEWER, RUN, Case, bits, call, export_gpt, gpt, pipewright, run_ranks,
                      token_job)
@@ -276,6 +276,31 @@ class Checkpoints(Case):
         model = gpt(layers=4, tied=True, seed=5)
         load_model(model, single, strict=True)
         self.assertTrue(torch.equal(model.head.weight, trained["embedding.weight"]))
+        renamed = dict(trained)  # as save_pretrained may write it: under one of the names, and nothing says which
+        renamed["head.weight"] = renamed.pop("embedding.weight")
+        save_file(renamed, self.path("renamed.safetensors"))
+        given = ["infer", self.path("tied.pkg"), "--input", self.path("in.safetensors"), "--weights"]
+        save_file({"tokens": torch.randint(256, (4, 16))}, self.path("in.safetensors"))
+        outputs = []
+        for ranks, file in ((1, single), (1, self.path("renamed.safetensors")), (3, self.path("renamed.safetensors"))):
+            self.succeed(run_ranks(ranks, *given, file, "--conf", self.path(f"tied_{ranks}.json"), "-o",
+                                   self.path("out.safetensors"), mpi=False))
+            outputs.append(load_file(self.path("out.safetensors")))
+        for found in outputs[1:]:
+            self.assert_same_tensors(found, outputs[0])
+        both = {**trained, "head.weight": trained["embedding.weight"].clone()}
+        for fits in (True, False):
+            save_file(both, self.path("both.safetensors"))
+            for ranks in (1, 3):
+                result = run_ranks(ranks, "eval", self.path("tied.pkg"), self.write_job(job_with()), "--conf",
+                                   self.path(f"tied_{ranks}.json"), "--steps", 1, "--weights",
+                                   self.path("both.safetensors"), mpi=False)
+                if fits:
+                    self.succeed(result)
+                else:
+                    self.assert_fails(result, r'both.safetensors: "(embedding|head).weight" and "(embedding|head).weight" '
+                                              r"differ, but the model ties them into one")
+            both["head.weight"][0, 0] += 1
 
         for output, word in ((self.path("shards"), "model"), (self.path("m/out.safetensors"), "out")):
             self.succeed(pipewright("weights", "merge", self.checkpoints / "latest", "-o", output,
@@ -289,6 +314,22 @@ class Checkpoints(Case):
             for file in files:
                 loaded.update(load_file(folder / file))
             self.assert_same_tensors(loaded, trained)
+        # Shards of another number may be taken for those of this one.
+        folder = self.path("m")
+        before = {path: path.read_bytes() for path in folder.iterdir()}
+        for limit in ("200KB", "10MB", "40KB"):
+            result = pipewright("weights", "merge", self.checkpoints / "latest", "-o", folder / "out.safetensors",
+                                "--max-shard-size", limit)
+            if limit == "40KB":
+                self.succeed(result)
+            else:
+                self.assert_fails(result, r"m/out\S+ is there, and readers may take it for a part of the new \d files?",
+                                  "remove it, or name another folder")
+            self.assertEqual({path: path.read_bytes() for path in folder.iterdir()}, before)
+        inside = self.checkpoints / "step-00000010"
+        for options in ([], ["--max-shard-size", "40KB"]):
+            self.assert_fails(pipewright("weights", "merge", inside, "-o", inside / "model.safetensors", *options),
+                              "is inside a checkpoint, whose files it would replace or hide")
         path = self.checkpoints / "step-00000010/module0.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         result = pipewright("weights", "merge", self.checkpoints / "step-00000010", "-o", single)
@@ -296,6 +337,24 @@ class Checkpoints(Case):
         self.succeed(run_ranks(3, "eval", self.path("tied.pkg"), self.write_job(job_with()),
                                "--conf", self.path("tied_3.json"), "--steps", 1, "--weights",
                                self.checkpoints / "step-00000009", mpi=False))
+
+    def test_copies_of_a_weight_that_differ(self):
+        """An edited package: each module that uses a weight has it in its file."""
+        package = self.path("differ.pkg")
+        shutil.copytree(self.path("tied.pkg"), package)
+        path = package / "weights/module3.safetensors"
+        weights = load_file(path)
+        [name] = weights.keys() & {"embedding.weight", "head.weight"}
+        weights[name][0, 0] += 1
+        save_file(weights, path)
+        self.path("disk.json").write_text('{"": "disk"}')
+        here = rf'module3.safetensors: "{name}" differs from its copy in another module'
+        for ranks, placed, said in (
+                (1, ["--conf", self.path("tied_1.json")], here), (1, ["--device-map", self.path("disk.json")], here),
+                (3, ["--conf", self.path("tied_3.json")],
+                 r'shared weight "\w+.weight": the copy of module 3 on rank 2 differs from that of module 0')):
+            result = run_ranks(ranks, "eval", package, self.write_job(job_with()), *placed, "--steps", 1, mpi=False)
+            self.assert_fails(result, said)
 
     def test_changes_of_the_job_are_told(self):
         job = job_with()

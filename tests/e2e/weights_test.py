@@ -94,7 +94,7 @@ class Convert(unittest.TestCase):
         ok("convert", path("tied.bin"), path("tied.safetensors"))
         safetensors.torch.load_model(Model(), path("tied.safetensors"), strict=True)
         with safetensors.safe_open(path("tied.safetensors"), "pt") as file:
-            self.assertEqual(file.metadata(), {"head.weight": "emb.weight"})
+            self.assertEqual(file.metadata(), {"format": "pt", "head.weight": "emb.weight"})
         self.assertEqual(ok("list", path("tied.bin"), "--json")["shared"],
                          [["emb.weight", "head.weight"]])
 
@@ -106,13 +106,25 @@ class Convert(unittest.TestCase):
         same({"slice": whole[:1].clone(), "p": torch.ones(2)}, loaded)
         self.assertLess(os.path.getsize(path("v.safetensors")), 300)
 
+    def test_views_of_the_same_shape(self):
+        """Whoever reads a file takes the kept tensor for a dropped name of its shape."""
+        whole = torch.arange(16.).reshape(4, 4)
+        for views in ({"a": whole, "b": whole.t()}, {"a": whole.t(), "b": whole},
+                      {"a": whole[:1].expand(4, 4), "b": whole}):
+            torch.save(views, path("views.pt"))
+            done = run("convert", path("views.pt"), path("views.safetensors"))
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, "not contiguous|in another order\n  --force-contiguous writes both")
+            ok("convert", path("views.pt"), path("views.safetensors"), "--force-contiguous")
+            same({name: view.contiguous() for name, view in views.items()}, safetensors.torch.load_file(path("views.safetensors")))
+
     def test_parts_of_one_buffer(self):
         whole = torch.arange(100.)
         torch.save({"A": whole, "B": whole[8:16], "C": whole[32:48]}, path("abc.pt"))
         ok("convert", path("abc.pt"), path("abc.safetensors"))
         with safetensors.safe_open(path("abc.safetensors"), "pt") as file:
             self.assertEqual(list(file.keys()), ["A"])
-            self.assertEqual(file.metadata(), {"B": "A", "C": "A"})
+            self.assertEqual(file.metadata(), {"format": "pt", "B": "A", "C": "A"})
         torch.save({"B": whole[8:16], "C": whole[10:48]}, path("abc.pt"))
         done = run("convert", path("abc.pt"), path("abc.safetensors"))
         self.assertEqual(done.returncode, 1)
@@ -392,7 +404,7 @@ class Verify(unittest.TestCase):
         with open(path("out.safetensors"), "rb") as file:
             self.assertEqual((8 + struct.unpack("<Q", file.read(8))[0]) % 64, 0)
         with safetensors.safe_open(path("out.safetensors"), "pt") as file:
-            self.assertEqual(file.metadata(), {"k": "v", "a": "b"})
+            self.assertEqual(file.metadata(), {"format": "pt", "k": "v", "a": "b"})
 
     def test_damaged_files_agree_with_the_reference(self):
         safetensors.torch.save_file({"a": torch.ones(2), "b": torch.ones(1, 2).half()},

@@ -25,7 +25,9 @@ struct OnDisk {
   at::Device device = at::kCPU;
   std::unique_ptr<ShapeCache> shapes;
 
-  explicit OnDisk(const std::string& name) : package(SmallPackage(name, {0, 0}, {4, 5, 6})) {
+  // `second`: the weight of the second stage; that of the first is {1, 2, 3}.
+  explicit OnDisk(const std::string& name, const std::vector<float>& second = {4, 5, 6})
+      : package(SmallPackage(name, {0, 0}, second)) {
     options.package = package;
     run.manifest = SmallManifest();
     run.conf = {{0, 1}, false, {{0}, {0}}, {}};

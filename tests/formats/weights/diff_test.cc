@@ -126,7 +126,8 @@ TEST(TensorsToWrite, EqualTensorsOfTwoFilesAreRefusedTiedOrKeptApart) {
                 "both, as a strict load into a model that ties them expects; --equal apart "
                 "writes each");
   EXPECT_EQ(write(WriteChoices::kTied), (Strings{"a.bias", "a.weight", "n"}));
-  EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"b.weight", "a.weight"}}));
+  EXPECT_EQ(metadata,
+            (std::map<std::string, std::string>{kPytorchFormat, {"b.weight", "a.weight"}}));
   EXPECT_EQ(write(WriteChoices::kApart), (Strings{"a.bias", "a.weight", "b.weight", "n"}));
   EXPECT_TRUE(metadata.empty());
 }
@@ -136,8 +137,8 @@ TEST(TensorsToWrite, WritesOneOfTheNamesThatShareMemory) {
   const Checkpoint from = OpenCheckpoint(TEST_DIR "/data/fuzz/state.pt");
   std::map<std::string, std::string> metadata;
   const Checkpoint to = Written("b", TensorsToWrite(from, {}, metadata), metadata);
-  EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"b.weight", "a.weight"},
-                                                          {"t", "a.weight"}}));
+  EXPECT_EQ(metadata, (std::map<std::string, std::string>{
+                          kPytorchFormat, {"b.weight", "a.weight"}, {"t", "a.weight"}}));
   Strings names;
   for (const StoredTensor& tensor : to.tensors) names.push_back(tensor.name);
   EXPECT_EQ(names, (Strings{"a.bias", "a.weight", "n"}));

@@ -24,6 +24,7 @@ TEST(SharedTensors, CompleteCoversItsStorage) {
   EXPECT_TRUE(IsComplete(Whole("a", "A", 9)));
   EXPECT_FALSE(IsComplete(Slice("a", "A", 9, 0, 1)));
   EXPECT_FALSE(IsComplete({"a[::2]", "A", 64, 0, 60, 32}));
+  EXPECT_FALSE(IsComplete({"a[:1].expand(16)", "A", 64, 0, 4, 64}));
   EXPECT_TRUE(IsComplete({"meta", "", 0, 0, 0, 0}));
 }
 

@@ -161,7 +161,10 @@ TEST(OffloadedWeights, AreTensorsWhileTheirStageIsLoaded) {
 
 TEST(OffloadedWeights, ATensorOfSeveralStagesIsReadOnce) {
   RunThreads(1, [](Transport& transport) {
-    OnDisk disk("one_tensor.pkg");
+    OnDisk other("two_tensors.pkg");
+    EXPECT_NE(ErrorOf([&] { other.Open(transport, {{7}, {7}}); }).find("differs from its copy"),
+              std::string::npos);
+    OnDisk disk("one_tensor.pkg", {1, 2, 3});
     OffloadedWeights weights = disk.Open(transport, {{7}, {7}});
     EXPECT_EQ(weights.bytes(), 12u);
     weights.Load(0);
