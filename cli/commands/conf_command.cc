@@ -140,9 +140,12 @@ void AddConfCommand(CLI::App& app) {
       throw UsageError("conf", "give --ranks or --device-map");
     Manifest manifest = ReadManifest(options->package);
     const std::string& map = options->device_map;
-    if (!map.empty())
-      return WriteMade(ConfOfDeviceMap(manifest, ReadDeviceMap(ReadJson(map), map), map),
-                       options->output);
+    if (!map.empty()) {
+      std::vector<std::string> warnings;
+      const Conf conf = ConfOfDeviceMap(manifest, ReadDeviceMap(ReadJson(map), map), map, warnings);
+      for (const std::string& warning : warnings) PrintWarning(warning);
+      return WriteMade(conf, options->output);
+    }
     WriteMade(Grouped(options->package, static_cast<int>(manifest.modules.size()), options->ranks,
                       options->stages, options->placement),
               options->output);

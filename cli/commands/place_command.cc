@@ -58,7 +58,9 @@ ModuleTree ReadModel(const std::string& path) {
       if (tree.contains("") || !tree.contains("weight_map")) return ReadModuleTree(tree, path);
     }
   }
-  return TreeOfCheckpoint(OpenCheckpoint(path));
+  const Checkpoint checkpoint = OpenCheckpoint(path);
+  for (const std::string& warning : checkpoint.warnings) PrintWarning(warning);
+  return TreeOfCheckpoint(checkpoint);
 }
 
 std::vector<Budget> BudgetsOf(const PlaceRequest& options) {
@@ -145,9 +147,12 @@ void WriteConfOf(const DeviceMap& map, const PlaceRequest& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
     throw UsageError("--conf", "requires a package, and " + options.model + " is not one");
-  WriteFile(options.conf,
-            WriteConf(ConfOfDeviceMap(ReadManifest(options.model), map,
-                                      options.check.empty() ? "the device map" : options.check)));
+  std::vector<std::string> warnings;
+  const Conf conf =
+      ConfOfDeviceMap(ReadManifest(options.model), map,
+                      options.check.empty() ? "the device map" : options.check, warnings);
+  for (const std::string& warning : warnings) PrintWarning(warning);
+  WriteFile(options.conf, WriteConf(conf));
 }
 
 void Check(const ModuleTree& tree, const PlaceRequest& options) {

@@ -1,11 +1,13 @@
 #include "plan/placement/package.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/placement/residence.h"
 #include "plan/placement/tensor_ids.h"
 
 namespace pipewright {
@@ -45,18 +47,17 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   return tree;
 }
 
-// Returns the device of a module of the package; "" if the map does not have it.
-static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map,
-                                  const std::string& path) {
-  std::string device = DeviceOf(map, module.name);
-  if (!device.empty()) return device;
+// Returns the device of a module whose weights are on `of`; "" if the map does not have it.
+static std::string DeviceOfModule(const ModuleInfo& module, const std::vector<std::string>& of,
+                                  const DeviceMap& map, const std::string& path) {
   std::map<std::string, std::string> devices;  // device -> a name that is on it
-  for (const WeightInfo& weight : module.held)
-    if (weight.kind != WeightKind::kConstant)
-      devices.insert({DeviceOf(map, weight.name), weight.name});
-  if (devices.empty())
-    for (const std::string& name : module.covers) devices.insert({DeviceOf(map, name), name});
+  for (size_t w = 0; w < of.size(); ++w) devices.insert({of[w], module.held[w].name});
   devices.erase("");
+  if (devices.empty()) {
+    devices.insert({DeviceOf(map, module.name), module.name});
+    for (const std::string& name : module.covers) devices.insert({DeviceOf(map, name), name});
+    devices.erase("");
+  }
   if (devices.empty()) return "";
   if (devices.size() > 1) {
     auto [one, name] = *devices.begin();
@@ -69,13 +70,30 @@ static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map
   return devices.begin()->first;
 }
 
-Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path) {
+// Returns the rank of each device: in the order of their numbers, and then the CPU.
+static std::map<std::string, int> RanksOfDevices(const std::vector<std::string>& devices) {
+  std::vector<std::string> order;
+  for (const std::string& device : std::set<std::string>(devices.begin(), devices.end()))
+    if (!device.empty()) order.push_back(device);
+  auto number = [](const std::string& device) {
+    return device == "cpu" ? std::numeric_limits<int>::max() : std::stoi(device);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](const std::string& a, const std::string& b) { return number(a) < number(b); });
+  std::map<std::string, int> rank_of = {{"", 0}};  // all modules are on disk
+  for (const std::string& device : order) rank_of[device] = static_cast<int>(rank_of.size()) - 1;
+  return rank_of;
+}
+
+Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path,
+                     std::vector<std::string>& warnings) {
   Conf conf;
-  std::map<std::string, int> rank_of;
+  const std::vector<std::vector<std::string>> of_weights =
+      DevicesOfWeights(manifest, map, path, warnings);
   std::vector<std::string> devices;
   std::vector<bool> on_disk;
-  for (const ModuleInfo& module : manifest.modules) {
-    devices.push_back(DeviceOfModule(module, map, path));
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    devices.push_back(DeviceOfModule(manifest.modules[m], of_weights[m], map, path));
     on_disk.push_back(devices.back() == "disk");
     if (on_disk.back()) devices.back().clear();
   }
@@ -83,12 +101,10 @@ Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::
     if (devices[m].empty()) devices[m] = devices[m - 1];
   for (size_t m = devices.size(); m-- > 1;)
     if (devices[m - 1].empty()) devices[m - 1] = devices[m];
+  const std::map<std::string, int> rank_of = RanksOfDevices(devices);
   for (size_t m = 0; m < devices.size(); ++m) {
-    if (devices[m].empty() && std::count(on_disk.begin(), on_disk.end(), true) == 0)
-      throw Error(path, "no module of the package is in the map");
     if (m == 0 || devices[m] != devices[m - 1] || on_disk[m] || on_disk[m - 1])
-      conf.stage_to_ranks.push_back(
-          {rank_of.insert({devices[m], static_cast<int>(rank_of.size())}).first->second});
+      conf.stage_to_ranks.push_back({rank_of.at(devices[m])});
     const int stage = static_cast<int>(conf.stage_to_ranks.size()) - 1;
     conf.module_to_stage.push_back(stage);
     if (on_disk[m]) conf.offloaded_stages.push_back(stage);

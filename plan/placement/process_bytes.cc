@@ -95,6 +95,7 @@ void CountProcesses(Placement& placement, const Manifest* manifest) {
 Placement PlaceProcesses(const ModuleTree& tree, const PlaceOptions& options,
                          const Manifest* manifest) {
   PlaceOptions asked = options;
+  std::vector<int64_t> used(options.budgets.size(), -1);  // in the last placement
   while (true) {
     Placement placement = Place(tree, asked);
     CountProcesses(placement, manifest);
@@ -112,9 +113,13 @@ Placement PlaceProcesses(const ModuleTree& tree, const PlaceOptions& options,
                         SizeText(use.process) + ", take more",
                     "raise it, or cut the model finer: the largest layer that travels sets the "
                     "slots");
-      // Lowers the budget below what was placed, so that the next placement takes less.
-      asked.budgets[i].limit =
-          std::max<int64_t>(0, std::min(asked.budgets[i].limit, use.used + use.reserved) - excess);
+      // Lowers the budget below what was placed, so that the next placement takes less. Buffers
+      // that stay in memory are not limited, so that it may take as much: then lowers it by more.
+      int64_t& limit = asked.budgets[i].limit;
+      const int64_t least = use.used == used[i] ? limit / 64 : 0;
+      used[i] = use.used;
+      limit =
+          std::max<int64_t>(0, std::min(limit, use.used + use.reserved) - std::max(excess, least));
       fits = false;
     }
     if (!fits) continue;

@@ -113,8 +113,10 @@ Devices DevicesOf(const Manifest& manifest, const DeviceMap& map, MapProblems& p
   return devices;
 }
 
-Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std::string& path,
-                       std::vector<std::string>& warnings) {
+}  // namespace
+
+Devices DevicesOfWeights(const Manifest& manifest, const DeviceMap& map, const std::string& path,
+                         std::vector<std::string>& warnings) {
   MapProblems problems;
   Devices devices = DevicesOf(manifest, map, problems);
   const auto& [uncovered, overlapping, unknown, split_ties] = problems;
@@ -130,8 +132,6 @@ Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std
     warnings.push_back(path + ": the map names " + key + ", which the model does not have");
   return devices;
 }
-
-}  // namespace
 
 MapProblems CheckPackageMap(const Manifest& manifest, const DeviceMap& map) {
   MapProblems problems;
@@ -174,7 +174,7 @@ std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const C
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks) {
   Residence result;
-  Devices devices = CheckedDevices(manifest, map, path, result.warnings);
+  Devices devices = DevicesOfWeights(manifest, map, path, result.warnings);
   std::map<int, int> rank_of;  // device -> rank
   for (const auto& [key, device] : map)
     if (IsNumber(device)) rank_of[std::stoi(device)];

@@ -26,6 +26,14 @@ struct Residence {
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks);
 
+// Returns the device of each weight ([module][ModuleInfo::held]); "" for constants and buffers
+// outside the state dict that no key covers. Adds a warning for each unknown key. Throws Error
+// naming `path` for parameters or buffers without a device, and keys within keys.
+std::vector<std::vector<std::string>> DevicesOfWeights(const Manifest& manifest,
+                                                       const DeviceMap& map,
+                                                       const std::string& path,
+                                                       std::vector<std::string>& warnings);
+
 // Finds all errors and warnings of ReadResidence in a map; leaves split_ties empty.
 MapProblems CheckPackageMap(const Manifest& manifest, const DeviceMap& map);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -85,10 +86,16 @@ ModuleTree TreeOfCheckpoint(const Checkpoint& checkpoint) {
                        next.name.empty() ? node.names[i] : next.name + "." + node.names[i], id});
   }
   std::vector<std::pair<int, int>> ties;
-  for (const auto& group : SharedGroups(Extents(checkpoint)))
-    for (size_t i = 1; i < group.size(); ++i)
-      if (tensors[id_of[group[0]]].bytes == tensors[id_of[group[i]]].bytes)
-        ties.push_back({ids[group[0]], ids[group[i]]});
+  using View = std::tuple<uint64_t, std::vector<int64_t>, std::vector<int64_t>, std::string>;
+  for (const auto& group : SharedGroups(Extents(checkpoint))) {
+    std::map<View, std::string> first;  // parts of one buffer are not one tensor
+    for (const std::string& name : group) {
+      const StoredTensor& one = tensors[id_of[name]];
+      const auto [found, fresh] =
+          first.try_emplace({one.offset, one.shape, one.strides, one.dtype}, name);
+      if (!fresh) ties.push_back({ids[found->second], ids[name]});
+    }
+  }
   for (const auto& [dropped, kept] : checkpoint.metadata)
     if (ids.count(dropped) && ids.count(kept)) ties.push_back({ids[kept], ids[dropped]});
   FinishTree(tree, ties);

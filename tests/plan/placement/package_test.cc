@@ -60,19 +60,26 @@ TEST(PackagePlacement, BuffersOfSeveralModulesCountOnceADevice) {
 
 TEST(PackagePlacement, AMapBecomesAConf) {
   Manifest manifest = FourModules();
-  auto conf = [&](const DeviceMap& map) { return ConfOfDeviceMap(manifest, map, "map.json"); };
+  std::vector<std::string> warnings;
+  auto conf = [&](const DeviceMap& map) {
+    return ConfOfDeviceMap(manifest, map, "map.json", warnings);
+  };
   using Stages = std::vector<int>;
   using Ranks = std::vector<std::vector<int>>;
   Conf own = conf({{"module0", "1"}, {"module1", "1"}, {"module2", "0"}, {"module3", "0"}});
   EXPECT_EQ(own.module_to_stage, (Stages{0, 0, 1, 1}));
-  EXPECT_EQ(own.stage_to_ranks, (Ranks{{0}, {1}}));
+  EXPECT_EQ(own.stage_to_ranks, (Ranks{{1}, {0}})) << "a number is a rank";
   // By names of the source model; a device that occurs again gets another stage on the same rank.
   Conf again = conf(
       {{"block.0", "0"}, {"block.1", "cpu"}, {"block.2", "cpu"}, {"block.3", "0"}, {"head", "0"}});
   EXPECT_EQ(again.module_to_stage, (Stages{0, 1, 1, 2}));
   EXPECT_EQ(again.stage_to_ranks, (Ranks{{0}, {1}, {0}}));
   EXPECT_EQ(conf({{"", "0"}}).module_to_stage, (Stages{0, 0, 0, 0}));
-  EXPECT_EQ(conf({{"block.0", "0"}, {"block.2", "1"}}).module_to_stage, (Stages{0, 0, 1, 1}));
+  EXPECT_TRUE(warnings.empty());
+  EXPECT_EQ(conf({{"block", "1"}, {"head", "1"}, {"typo", "0"}}).stage_to_ranks, (Ranks{{0}}));
+  EXPECT_EQ(warnings.size(), 1u);
+  EXPECT_THROW(conf({{"block.0", "0"}, {"block.2", "1"}}), Error) << "some have no device";
+  EXPECT_THROW(conf({{"block", "0"}, {"block.2", "disk"}, {"head", "0"}}), Error) << "overlap";
   CheckConf(again, 4, 2, {{0, 1}, {1, 2}, {2, 3}}, "conf");
   EXPECT_THROW(conf({{"block", "0"}, {"head", "1"}}), Error);
   // Modules on disk are computed where the module before them is.
@@ -83,6 +90,12 @@ TEST(PackagePlacement, AMapBecomesAConf) {
   EXPECT_EQ(conf({{"", "disk"}}).offloaded_stages, (Stages{0, 1, 2, 3}));
   EXPECT_EQ(conf({{"", "disk"}}).stage_to_ranks, (Ranks{{0}, {0}, {0}, {0}}));
   EXPECT_THROW(conf({{"other", "0"}}), Error);
+  // A module that holds a constant only, which the model does not name.
+  manifest.modules[1].held[0] = {"c0", WeightKind::kConstant, "float32", {25}, false, true};
+  EXPECT_EQ(
+      conf({{"block.0", "0"}, {"block.1", "1"}, {"block.2", "1"}, {"block.3", "1"}, {"head", "1"}})
+          .module_to_stage,
+      (Stages{0, 1, 1, 1}));
 }
 
 }  // namespace

@@ -68,6 +68,23 @@ TEST(ProcessBytes, WholeProcessesKeepToTheirBudgets) {
     }
 }
 
+// Buffers of modules on disk are in memory but not limited, so that lowering the budget by what is
+// too much may change nothing: with a byte each time, there would be 200 million placements.
+TEST(ProcessBytes, BuffersThatStayInMemory) {
+  std::vector<Json> layers(4, ModuleJson("Layer", {{"w", TensorJson({2'500'000})}}, Json::object(),
+                                         {{"b", TensorJson({125'000'000})}}));
+  const ModuleTree tree = ReadModuleTree({{"", Sequential(layers)}}, "model");
+  PlaceOptions options = Options({"cpu=100GB"});
+  // A byte less than with one or two layers in memory, and slots for two others.
+  for (const int64_t resident : {1, 2}) {
+    options.budgets[0].limit =
+        (2000 + 10 * resident) * kMegabyte + 2 * 510 * kMegabyte + kProcessBytes - 1;
+    const Placement placement = PlaceProcesses(tree, options, nullptr);
+    EXPECT_LE(Of(placement, "cpu").Peak(), options.budgets[0].limit);
+    EXPECT_GT(Of(placement, "cpu").used, 0);
+  }
+}
+
 TEST(ProcessBytes, SlotsThatDoNotFitAreRefused) {
   PlaceOptions options = Options({"cpu=" + std::to_string(kProcessBytes + kMegabyte)});
   EXPECT_THROW(PlaceProcesses(TenLayers(), options, nullptr), Error);
