@@ -159,10 +159,14 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     session.Open(options);
     Feed training, validation;
     training.Open(session.job, session.job.data, session.run, job.path + ": data", transport);
+    training.minibatches = MinibatchesOf(job);
     std::vector<Microbatches*> sources{&training};
     if (job.validation.every > 0) {
       validation.Open(session.job, session.job.validation.data, session.run,
                       job.path + ": validation.data", transport);
+      const int64_t all = validation.sampler->per_epoch(), some = job.validation.steps;
+      if (job.validation.every <= job.steps)
+        validation.minibatches = some ? std::min(some, all) : all;
       sources.push_back(&validation);
     }
     session.Check(sources);

@@ -327,7 +327,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   section.Get("partial", job.partial);
   section.AtLeast<int64_t>("steps", 0, job.steps);
   section.AtLeast<int>("accumulate", 1, job.accumulate, kMostMicrobatches / job.microbatches);
-  job.optimizer = ReadOptimizer(in["optimizer"], path + ": optimizer", job.steps);
+  job.optimizer = ReadOptimizer(in["optimizer"], path + ": optimizer", in.value("steps", 0L));
   if (in.contains("loss_scale"))
     ReadLossScale(in["loss_scale"], path + ": loss_scale", job.loss_scale);
   job.freeze = section.Strings("freeze");

@@ -28,9 +28,7 @@ void ReadRate(const Json& in, const std::string& where, int64_t steps, RateJob& 
     if (in.contains(key) && !right)
       throw Error(where + "." + key, "is not a key of type " + Quote(in.value("type", "constant")));
   };
-  bool falls = rate.kind == RateJob::kCosine || rate.kind == RateJob::kLinear ||
-               rate.kind == RateJob::kPolynomial;
-  only("steps", falls), only("end", falls);
+  only("steps", rate.HasLength()), only("end", rate.HasLength());
   only("power", rate.kind == RateJob::kPolynomial);
   only("gamma", rate.kind == RateJob::kStep), only("every", rate.kind == RateJob::kStep);
   if (rate.kind == RateJob::kStep && !in.contains("every"))
@@ -194,6 +192,12 @@ std::string OptimizerText(const OptimizerJob& job) {
   std::string text = job.type + ", " + job.others->type + " for vectors";
   for (const std::string& pattern : job.others_match) text += " " + pattern;
   return text;
+}
+
+RateJob RateOfRun(const RateJob& rate, int64_t steps) {
+  RateJob known = rate;
+  if (known.steps == 0) known.steps = steps;
+  return known;
 }
 
 double RateFactor(const RateJob& rate, int64_t step) {

@@ -16,11 +16,14 @@ namespace pipewright {
 struct RateJob {
   enum Kind { kConstant, kCosine, kLinear, kPolynomial, kStep } kind = kConstant;
   int64_t warmup = 0;  // steps
-  int64_t steps = 0;   // step at which the end is reached, including warm-up; 0: the job's
+  int64_t steps = 0;   // step at which the end is reached, including warm-up; 0: the run's
   double end = 0;      // the factor at that step
   double power = 1;    // kPolynomial
   double gamma = 0.1;  // kStep: multiplies the factor every `every` steps
   int64_t every = 1;
+
+  // Returns true if the factor depends on `steps`.
+  bool HasLength() const { return kind == kCosine || kind == kLinear || kind == kPolynomial; }
 };
 
 struct OptimizerJob {
@@ -59,14 +62,17 @@ struct OptimizerJob {
   RateJob rate;
 };
 
-// Reads the object. `steps` is the job's number of steps. Throws Error naming the key.
+// Reads the object. `steps` is the length of a schedule that names none; 0: that of the run. Throws
+// Error naming the key.
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps);
 
 // Returns the type, for Muon with that of the other optimizer. A run can only be resumed with the
 // same text.
 std::string OptimizerText(const OptimizerJob& job);
 
-// Returns the factor of the learning rate at `step`, from 0.
+// Returns the rates of a run of `steps` steps: their length is known.
+RateJob RateOfRun(const RateJob& rate, int64_t steps);
+// Returns the factor of the learning rate at `step`, from 0. The length must be known.
 double RateFactor(const RateJob& rate, int64_t step);
 
 // Returns the optimizer with learning rate and weight decay of a parameter, given all its names and

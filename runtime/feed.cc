@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/text.h"
 #include "runtime/exec/phase.h"
@@ -47,6 +49,13 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
         [this](int64_t minibatch) { return sampler->Lengths(minibatch); });
 }
 
+int64_t MinibatchesOf(const Job& job) {
+  int64_t count = 0;
+  return __builtin_mul_overflow(job.steps, job.accumulate, &count)
+             ? std::numeric_limits<int64_t>::max()
+             : count;
+}
+
 std::vector<TensorSpec> Feed::Specs(int64_t minibatch, int microbatch) {
   if (lengths_ && begun_ != minibatch) {
     std::vector<int64_t> lengths = lengths_->Of(minibatch);
@@ -57,6 +66,24 @@ std::vector<TensorSpec> Feed::Specs(int64_t minibatch, int microbatch) {
   for (size_t i = 0; i < manifest_->inputs.size(); ++i)
     specs.push_back(sampler->Spec(static_cast<int>(i), minibatch, microbatch));
   return specs;
+}
+
+// Microbatches of a minibatch differ by at most one sample, and the first has the most.
+std::vector<std::vector<TensorSpec>> Feed::SmallerSpecs() {
+  if (data->has_lengths() && !reads_) return {};
+  const int last = job_->microbatches - 1;
+  const int64_t end = sampler->per_epoch() - 1;
+  std::vector<std::pair<int64_t, int>> places = {{0, last}};
+  if (minibatches > end)
+    for (int microbatch : {0, last}) places.emplace_back(end, microbatch);
+  std::vector<std::vector<TensorSpec>> smaller;
+  for (const auto& [minibatch, microbatch] : places) {
+    if (sampler->Samples(minibatch, microbatch) == sampler->Samples(0, 0)) continue;
+    std::vector<TensorSpec>& specs = smaller.emplace_back();
+    for (size_t i = 0; i < manifest_->inputs.size(); ++i)
+      specs.push_back(sampler->Spec(static_cast<int>(i), minibatch, microbatch));
+  }
+  return smaller;
 }
 
 at::Tensor Feed::Input(int i, int64_t minibatch, int microbatch) {

@@ -10,9 +10,13 @@
 
 namespace pipewright {
 
+// Returns the number of minibatches that a job trains with, or the largest number.
+int64_t MinibatchesOf(const Job& job);
+
 struct Feed : Microbatches {
   std::unique_ptr<Data> data;
   std::unique_ptr<Sampler> sampler;
+  int64_t minibatches = 0;  // from the beginning of the data to the end of the run; 0: not known
 
   // Opens the data on the ranks that read it (ReadingRanks); the first of them tells the others
   // what they need. `where`: the job's key, for messages. `job` and `run` must outlive this.
@@ -20,6 +24,7 @@ struct Feed : Microbatches {
   void Open(const Job& job, const DataJob& data, const RunPlan& run, const std::string& where,
             Transport& transport);
   std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) override;
+  std::vector<std::vector<TensorSpec>> SmallerSpecs() override;
   at::Tensor Input(int i, int64_t minibatch, int microbatch) override;
   TensorSpec Target(int loss, int64_t minibatch, int microbatch) override;
   std::string TargetName(int loss) override;

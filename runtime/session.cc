@@ -181,6 +181,9 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
       run.warnings.push_back(std::move(changed));
   for (size_t i = 0; i < sources.size(); ++i)
     CheckTargets(*this, *shapes_->Of(inputs[i]), *sources[i]);
+  // Otherwise, the run would end where an epoch does.
+  for (Microbatches* source : sources)
+    for (const std::vector<TensorSpec>& smaller : source->SmallerSpecs()) shapes_->Of(smaller);
   // Values that are known to be integers by now have no gradient. If the model file says otherwise,
   // an edit made them integers, and FindWarnings must see them before that changes.
   auto leave_integers = [&](bool edited) {

@@ -276,6 +276,21 @@ static void NameRecomputed(const RecomputeJob& job, RunPlan& run) {
   named.erase(std::unique(named.begin(), named.end()), named.end());
 }
 
+// Returns notes about a learning rate that does not become what the run's length suggests.
+static std::vector<std::string> NotesOfRate(const Job& job) {
+  const RateJob rate = RateOfRun(job.optimizer.rate, job.steps);
+  const std::string where = job.path + ": optimizer.lr_schedule";
+  if (rate.warmup > job.steps)
+    return {where + ".warmup: " + std::to_string(rate.warmup) +
+            " steps of warm-up are more than the " + Counted(job.steps, "step") +
+            " of the run: the learning rate never reaches \"lr\""};
+  const int64_t end = std::max(rate.steps, rate.warmup + 1);  // counted from 0
+  if (!rate.HasLength() || end >= job.steps - 1 || RateFactor(rate, end) != 0) return {};
+  return {where + ": the learning rate is 0 from step " + std::to_string(end + 1) +
+          " on: the schedule has " + Counted(rate.steps, "step") + ", and the run " +
+          std::to_string(job.steps) + "; give it more \"steps\", or an \"end\" above 0"};
+}
+
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only, const std::string& device_map,
                     const std::optional<std::vector<std::string>>& outputs) {
@@ -298,14 +313,11 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
     run.on_disk = std::move(residence.on_disk);
     run.warnings = std::move(residence.warnings);
   }
-  if (!forward_only)
+  if (!forward_only) {
     for (std::string& note : UntrainedModules(run.manifest))
       run.warnings.push_back(std::move(note));
-  if (const RateJob& rate = job.optimizer.rate; !forward_only && rate.warmup > job.steps)
-    run.warnings.push_back(job.path + ": optimizer.lr_schedule.warmup: " +
-                           std::to_string(rate.warmup) + " steps of warm-up are more than the " +
-                           Counted(job.steps, "step") +
-                           " of the run: the learning rate never reaches \"lr\"");
+    for (std::string& note : NotesOfRate(job)) run.warnings.push_back(std::move(note));
+  }
   if (!forward_only) KeepTrained(run, device_map.empty() ? ConfOfRun(package, conf) : "");
   for (size_t m = 0; m < run.on_disk.size(); ++m)
     if (run.manifest.modules[m].skipped) run.on_disk[m].assign(run.on_disk[m].size(), false);

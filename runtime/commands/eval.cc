@@ -51,6 +51,7 @@ void OpenEvaluation(const RunOptions& options, Session& session, Feed& feed) {
   session.Open(SessionOptionsOf(options, false));
   feed.Open(session.job, session.job.data, session.run, session.job.path + ": data",
             session.transport);
+  feed.minibatches = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
   Phase(session.transport, "opening outputs", [&] {
     OutputFiles outputs(ReadBy(options, session));
     outputs.Add("--metrics", options.metrics, session.transport.rank() == 0);
@@ -67,7 +68,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   const Job& job = session.job;
   session.Load({&feed}, AgreedOptions(options));
   session.Start();
-  const int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
+  const int64_t steps = feed.minibatches;
   Evaluation evaluation;
   const double begin = Now();
   for (int64_t step = 0; step < steps; ++step) session.Evaluate(feed, step, evaluation);

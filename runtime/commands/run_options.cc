@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "formats/package/package_files.h"
 #include "runtime/cpu/matmul.h"
@@ -29,9 +30,22 @@ SessionOptions SessionOptionsOf(const RunOptions& options, bool training) {
   return asked;
 }
 
+// If the schedule of the learning rate is as long as the run, records that in the job's text, so
+// that a resumed run can tell that it has changed.
+static void RecordSteps(Job& job) {
+  const RateJob& rate = job.optimizer.rate;
+  if (rate.steps > 0 || !rate.HasLength()) return;
+  Json text = ParseJson(job.text, job.path);
+  text["steps"] = job.steps;
+  job.text = FormatJson(text);
+}
+
 Job ReadJobOf(const RunOptions& options) {
   Job job = ReadJob(options.job, options.set);
-  if (options.steps >= 0) job.steps = options.steps;
+  if (options.steps >= 0) {
+    job.steps = options.steps;
+    RecordSteps(job);
+  }
   if (!options.schedule.empty()) SetSchedule(job, options.schedule);
   if (!options.save.empty()) job.save = options.save;
   if (!options.metrics.empty()) job.metrics = options.metrics;

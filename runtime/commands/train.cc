@@ -229,11 +229,13 @@ class Trainer {
 
   void OpenData() {
     training_.Open(job_, job_.data, session_.run, job_.path + ": data", transport_);
+    training_.minibatches = MinibatchesOf(job_);
     if (job_.validation.every == 0) return;
     validation_.Open(job_, job_.validation.data, session_.run, job_.path + ": validation.data",
                      transport_);
     const int64_t all = validation_.sampler->per_epoch();
     sweeps_ = job_.validation.steps ? std::min(job_.validation.steps, all) : all;
+    if (job_.validation.every <= job_.steps) validation_.minibatches = sweeps_;
   }
 
   // Runs before the first step, so that a bad output does not fail only after the last.

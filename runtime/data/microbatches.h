@@ -19,6 +19,9 @@ class Microbatches {
   // same minibatches in the same order: first for the very first microbatch, then as each minibatch
   // begins.
   virtual std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) = 0;
+  // Returns the same for microbatches of the run that have fewer samples than the very first one.
+  // Exchanges nothing, so a rank that does not know the sizes returns none.
+  virtual std::vector<std::vector<TensorSpec>> SmallerSpecs() { return {}; }
   // Returns input `i` of the model, or for -1 - k the target of loss k. Called only on the ranks
   // that use it.
   virtual at::Tensor Input(int i, int64_t minibatch, int microbatch) = 0;

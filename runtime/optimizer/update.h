@@ -101,7 +101,9 @@ class Updater {
     at::Tensor last_gradient;
     int place = -1;  // index among all parameters of the model
   };
-  bool NeedsNorm() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
+  bool NeedsNorm() const {
+    return job_.clip_norm > 0 || scale_job_.used || scale_.factor != 1 || dynamic_;
+  }
   bool Waits() const { return NeedsNorm() || check_ == FiniteCheck::kAll; }
   bool HasMaster(const Parameter& parameter) const;
   void Apply(const std::vector<Parameter*>& parameters);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/files/output_path.h"
+#include "base/process/messages.h"
 #include "base/process/terminal.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -129,6 +130,16 @@ Json Progress::MetricsOf(const StepReport& report, const std::vector<RankReport>
   return line;
 }
 
+// Says that a validation was not finite, which does not end the training.
+static void WarnOfValidation(const StepReport& report) {
+  const double loss = report.validation->mean();
+  if (std::isfinite(loss)) return;
+  PrintWarning("step " + std::to_string(report.step + 1) + ": the validation loss is " +
+               std::to_string(loss) +
+               ", and the training goes on; to find the cause, run `pipewright-run eval` with this "
+               "data and these weights");
+}
+
 void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
   double bubble = Bubble(ranks);
   counted_ += report.counted;
@@ -165,6 +176,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
   std::printf("%s%s\n", rewritten_ >= 0 ? kClearLine : "", line.c_str());
   std::fflush(stdout);
   rewritten_ = -1;
+  if (report.validation && job_.stop_on_nan) WarnOfValidation(report);
   counted_ = 0;
   elapsed_ = 0;
 }

@@ -38,6 +38,7 @@ std::vector<int> TorchStages::State::MessageValues(int edge, bool backward) cons
 // In a forward-only run, the optimizer has nothing to put on disk.
 static OptimizerJob OptimizerOf(const StageSettings& settings) {
   OptimizerJob optimizer = settings.job.optimizer;
+  optimizer.rate = RateOfRun(optimizer.rate, settings.job.steps);
   if (!settings.options.training) optimizer.state_on_disk = false;
   return optimizer;
 }
@@ -328,7 +329,8 @@ at::Tensor TorchStages::LastGradient(int module, const std::string& name) const 
 Updater& TorchStages::updater() { return state_->updater; }
 
 bool TorchStages::State::StopsAtLoss() const {
-  return job.stop_on_nan && (!training || CheckOf(settings) != FiniteCheck::kAll);
+  if (!training) return job.stop_on_nan && !settings.options.training;  // not in a validation
+  return job.stop_on_nan && CheckOf(settings) != FiniteCheck::kAll;
 }
 bool TorchStages::StopsAtLoss() const { return state_->StopsAtLoss(); }
 

@@ -123,7 +123,7 @@ class TorchStages : public StageBody {
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();
   // Returns true if a loss that is not finite throws at once, because Updater::Agree does not tell
-  // the ranks.
+  // the ranks. In a validation, such a loss is only reported.
   bool StopsAtLoss() const;
   // Checks all values that modules compute forward from now on, to find out why a loss or a
   // gradient is not finite. Slow.

@@ -228,6 +228,46 @@ class Finite(Case):
                               r'step 3, rank \d, stage \d: the gradient of "\S+" holds nan')
             self.assert_saved(2)
 
+    def test_a_scale_of_one_skips_steps_too(self):
+        self.data(37, 0, 0.)
+        for scale in (1, 2):
+            self.clean()
+            self.succeed(self.train(2, mpi=False, loss_scale=scale))
+            lines = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+            self.assertEqual([line["skipped"] for line in lines], [step == 5 for step in range(1, 9)])
+            self.assertIsNone(lines[4]["gradient_norm"])
+            self.assert_saved(8)
+
+    def test_a_validation(self):
+        """It is reported, and changes nothing in the training."""
+        self.succeed(self.train(2, mpi=False))
+        plain = load_file(self.path("trained.safetensors"))
+        rows = {"x": torch.rand(2 * EACH, 8) + 0.5, "y": torch.rand(2 * EACH, 8)}
+        data = {"tensors": "validation.safetensors", "inputs": {"x": "x"}, "target": "y", "shuffle": False}
+
+        def check(ranks, mpi, *told, **changes):
+            result = self.succeed(self.train(ranks, mpi=mpi, validation={"data": data, "every": 3}, **changes))
+            warnings = re.findall(r"warning: step (\d+): the validation loss is (\S+), and the training", result.out)
+            self.assertEqual(warnings, list(told), result.out)
+            lines = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+            self.assertEqual([line["step"] for line in lines], list(range(1, 9)))
+            losses = {line["step"]: line["validation"]["loss"] for line in lines if "validation" in line}
+            self.assertEqual(losses, {3: None, 6: None})
+            self.assert_saved(8)
+
+        for what in ("nan", "inf"):
+            rows["y"][EACH + 1, 0] = float(what)
+            save_file(rows, self.path("validation.safetensors"))
+            for ranks, mpi in self.everywhere():
+                check(ranks, mpi, ("3", what), ("6", what))
+                self.assert_same_tensors(load_file(self.path("trained.safetensors")), plain)
+        self.clean()
+        check(2, False, nan="ignore")
+        self.clean()
+        check(2, True, ("3", what), ("6", what), schedule="pipedream")
+        result = run_ranks(2, "eval", self.package, self.job(data=data), "--conf", self.path("2.json"))
+        self.assert_fails(result, r"loss: is inf: sample 9 of \S+job\.json: data\.target")
+
     def test_steps_that_overlap(self):
         self.data(37, 0, 0.)
         for mpi in (True, False):

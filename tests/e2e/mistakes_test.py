@@ -211,6 +211,35 @@ class Mistakes(Case):
         result = self.succeed(run_ranks(2, "train", self.package, self.write_job({**job, "steps": 5}), mpi=False))
         self.assertNotIn("warm-up", result.out)
 
+    def test_a_rest_of_an_epoch_that_the_model_does_not_take(self):
+        """It is found before the first step, and only if the run comes to it."""
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        sizes = {0: torch.export.Dim("batch", min=3, max=8)}
+        torch.export.save(torch.export.export(model, (torch.rand(4, 4),), dynamic_shapes=(sizes,), strict=False),
+                          self.path("three.pt2"))
+        package = self.compile("three.pt2", "three.pkg", "--split-after", "1", "--ranks", "2")
+
+        def data(rows):
+            save_file({"x": torch.rand(rows, 4), "y": torch.rand(rows, 2)}, self.path(f"{rows}.safetensors"))
+            return {"tensors": f"{rows}.safetensors", "inputs": {"input": "x"}, "target": "y"}
+
+        def run(command, *options, **changes):
+            job = token_job(**{"data": rest, "loss": "mse", "partial": True, "microbatches": 2, "microbatch_size": 4,
+                               **changes})
+            return run_ranks(2, command, package, self.write_job(job), *options, mpi=False)
+
+        whole, rest = data(16), data(20)
+        validation = {"data": rest, "every": 2}
+        for result in (run("train", steps=3), run("train", steps=2, data=whole, validation=validation),
+                       run("train", steps=1, data=whole, microbatch_size=None, minibatch_size=5), run("eval")):
+            self.assert_fails(result, r'reading on every rank: input "input": has sizes \[2, 4\]; its dimension 0 was '
+                                      "exported for 3 to 8")
+            self.assertNotRegex(result.out, r"step +1/")
+        for result in (run("train", steps=2), run("train", steps=1, data=whole, validation=validation),
+                       run("train", steps=2, data=whole, validation={**validation, "steps": 2}),
+                       run("eval", "--steps", 2)):
+            self.succeed(result)
+
     def test_too_little_data_for_very_many_microbatches(self):
         """The error comes before the plan is made, which would take as long as a test may."""
         for change in ({}, {"validation": {"data": token_job()["data"], "every": 1}}):

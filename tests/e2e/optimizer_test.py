@@ -73,6 +73,27 @@ class Optimizers(Case):
                 if any(name.startswith(f.rstrip("*")) for f in freeze):
                     self.assertTrue(torch.equal(weight, self.models["untied"].state_dict()[name]))
 
+    def test_a_schedule_without_a_length_is_as_long_as_the_run(self):
+        optimizer = {**SGD, "lr_schedule": {"type": "cosine", "warmup": 1}}
+        self.run_job(token_job(steps=STEPS, optimizer=optimizer), 2)
+        expected = [line["learning_rate"] for line in self.metrics()]
+        self.assertGreater(min(expected), 0)
+
+        def lengthened(steps):
+            job = self.write_job(token_job(steps=steps, optimizer=optimizer))
+            result = self.succeed(run_ranks(
+                2, "train", self.path("untied.pkg"), job, "--conf", self.path("untied_2.json"), "--steps", STEPS,
+                "--metrics", self.path("metrics.jsonl"), mpi=False))
+            return result.out, [line["learning_rate"] for line in self.metrics()]
+
+        told, rates = lengthened(None)
+        self.assertEqual(rates, expected)
+        self.assertNotIn("the learning rate is 0", told)
+        told, rates = lengthened(3)  # the schedule keeps the length that the job gives it
+        self.assertEqual([rate > 0 for rate in rates], [True] * 3 + [False] * 3)
+        self.assertRegex(told, r"warning: \S+job\.json: optimizer\.lr_schedule: the learning rate is 0 from step 4 "
+                               f"on: the schedule has 3 steps, and the run {STEPS}")
+
     def test_a_loss_that_trains_nothing(self):
         class Detached(torch.nn.Module):
             def __init__(self):
@@ -241,6 +262,9 @@ class Optimizers(Case):
         plain = self.run_job(token_job(steps=STEPS), 3)
         scaled = self.run_job(token_job(steps=STEPS, loss_scale=1024), 3)
         self.assert_same_run(scaled, plain)  # powers of two change no bit
+        self.assert_same_run(self.run_job(token_job(steps=STEPS, loss_scale=1), 3), plain)
+        self.assertEqual([(line["skipped"], line["gradient_norm"] > 0) for line in self.metrics()],
+                         [(False, True)] * STEPS)
         start = 2.0**129
         job = token_job(steps=STEPS, loss_scale={"initial": start, "backoff": 2.0**-70, "interval": 3})
         runs = [self.run_job(job, ranks) for ranks in (1, 3)]

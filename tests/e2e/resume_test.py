@@ -107,6 +107,17 @@ class Resume(Case):
         self.assertEqual([line.get("loss_scale") for line in self.said()[0]],
                          [None, None, 1024, 1024, 1024, 2048, 2048, 4096])
 
+    def test_a_schedule_as_long_as_the_run_that_has_changed(self):
+        """The job names no steps, so --steps says how long the schedule of the learning rate is."""
+        self.job(steps=None, optimizer={**ADAMW, "lr": 0.02, "lr_schedule": {"type": "linear"}})
+        self.succeed(self.run_it("--steps", 4))
+        self.forget_after(2)
+        self.assertNotIn("has changed since", self.succeed(self.run_it("--resume", "--steps", 4)).out)
+        result = self.succeed(self.run_it("--resume", "--steps", 8))
+        self.assertRegex(result.out, r'job\.json has changed since then, .*: "steps" from 4 to 8')
+        self.assertEqual([round(line["learning_rate"], 9) for line in self.said()[0]],
+                         [0.02, 0.015, 0.01, 0.005, 0.01, 0.0075, 0.005, 0.0025])
+
     def test_what_has_changed_since_the_checkpoint_is_told(self):
         data, other = self.path("changing.safetensors"), self.path("other.pkg")
         shutil.copy(self.path("rows.safetensors"), data)

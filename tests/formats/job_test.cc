@@ -106,6 +106,17 @@ TEST(Job, AdamW) {
   EXPECT_EQ(job.optimizer.weight_decay, 0.01);
 }
 
+TEST(Job, AScheduleOfTheRateIsAsLongAsTheJob) {
+  auto length = [](const std::string& change, const std::string& rate) {
+    const std::string sgd = R"({"type": "sgd", "lr_schedule": )" + rate + "}";
+    return ReadJob(Write(With(change, sgd))).optimizer.rate.steps;
+  };
+  const std::string steps = R"(, "steps": 7)", open = R"({"type": "cosine"})";
+  EXPECT_EQ(length(steps, R"({"type": "cosine", "steps": 9})"), 9);
+  EXPECT_EQ(length(steps, open), 7);
+  EXPECT_EQ(length("", open), 0);  // that of the run
+}
+
 TEST(Job, ScheduleIsANameOrAFile) {
   Job job = ReadJob(Write(With(R"(, "schedule": "zb-auto", "costs": "costs.json")")));
   EXPECT_EQ(job.plan, "");

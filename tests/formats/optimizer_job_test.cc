@@ -34,6 +34,14 @@ TEST(OptimizerJob, Rates) {
             (Doubles{1, 1, 1, 0.5, 0.5, 0.25}));
 }
 
+TEST(OptimizerJob, AScheduleWithoutALengthIsAsLongAsTheRun) {
+  RateJob rate;
+  rate.kind = RateJob::kLinear;
+  EXPECT_EQ(RateFactor(RateOfRun(rate, 4), 2), 0.5);
+  rate.steps = 2;
+  EXPECT_EQ(RateFactor(RateOfRun(rate, 4), 1), 0.5);
+}
+
 TEST(OptimizerJob, TheFirstGroupThatMatchesDecides) {
   OptimizerJob job = Read(R"({"type": "adamw", "lr": 1, "weight_decay": 0.5, "groups": [
       {"match": "*.bias", "weight_decay": 0},

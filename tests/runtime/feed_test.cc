@@ -128,6 +128,33 @@ TEST(Feed, GivesAllRanksTheSameSizesAndCutsSamples) {
   });
 }
 
+TEST(Feed, TellsTheSizesOfSmallerMicrobatches) {
+  using Sizes = std::vector<std::vector<int64_t>>;
+  const RunPlan run = ThreeRanks();
+  Job job = SixSamples("smaller.safetensors");
+  auto expect = [&](int64_t minibatches, const Sizes& sizes) {
+    RunThreads(3, [&](Transport& transport) {
+      Feed feed;
+      feed.Open(job, job.data, run, "job.json: data", transport);
+      feed.minibatches = minibatches;
+      Sizes found;
+      for (const std::vector<TensorSpec>& specs : feed.SmallerSpecs())
+        found.push_back(specs.at(0).sizes);
+      // Rank 1 reads no lengths.
+      EXPECT_EQ(found, transport.rank() == 1 && !job.data.length.empty() ? Sizes() : sizes);
+      feed.Finish();
+    });
+  };
+  expect(9, {});
+  job.partial = true;  // the last two samples, with the length 1
+  expect(1, {});
+  expect(2, {{1, 1}, {1, 1}});
+  job.data.length = "";
+  expect(2, {{1, 4}, {1, 4}});
+  job.minibatch_size = 3;  // 2 samples and 1
+  expect(1, {{1, 4}});
+}
+
 TEST(Feed, WeightsAreOneWhereAllMicrobatchesCountTheSame) {
   const RunPlan run = ThreeRanks();
   Job job = SixSamples("same.safetensors");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "formats/weights/checkpoint.h"
@@ -55,6 +56,39 @@ TEST(SessionLosses, AreGatheredAndAddedAsTheReferenceComputesThem) {
       EXPECT_NEAR(evaluation.mean(), (after[0] + after[1]) / 2, 1e-6);
     }
   });
+}
+
+TEST(SessionLosses, AValidationThatIsNotFiniteDoesNotEndTheTraining) {
+  Job job = SmallJob();
+  job.validation.every = 1;
+  SmallData data, spoilt;
+  spoilt.target[3][0] = kNan;
+  WithSession(SmallPackage("validated.pkg"), 2, job, data, [&](Session& session) {
+    Evaluation evaluation;
+    session.Evaluate(spoilt, 0, evaluation);
+    EXPECT_EQ(evaluation.known(), session.transport.rank() == 1);
+    if (evaluation.known()) {
+      EXPECT_TRUE(std::isnan(evaluation.mean()));
+    }
+    session.Step(data, 0);
+    EXPECT_FALSE(session.outcome.bad_loss);
+  });
+}
+
+TEST(Session, ChecksSmallerMicrobatchesBeforeAnythingRuns) {
+  struct Uneven : SmallData {
+    std::vector<std::vector<TensorSpec>> SmallerSpecs() override {
+      const std::vector<TensorSpec> unfit = {{at::kFloat, {65, 3}, true}};
+      return {unfit};
+    }
+  } data;
+  const std::string error = ErrorOf([&] {
+    WithSession(SmallPackage("uneven.pkg"), 2, SmallJob(), data, [](Session&) { ADD_FAILURE(); });
+  });
+  EXPECT_TRUE(
+      error.starts_with("reading on every rank: input \"x\": has sizes [65, 3]; its "
+                        "dimension 0 was exported for 1 to 64"))
+      << error;
 }
 
 TEST(SessionLosses, ErrorsNameTheOutputs) {

@@ -172,6 +172,24 @@ TEST(RunPlan, WarnsOfALongWarmUp) {
   EXPECT_TRUE(MakeRunPlan(kPackage, "", SmallJob(warm), 0, true).warnings.empty());
 }
 
+TEST(RunPlan, WarnsOfARateThatBecomesZero) {
+  auto warnings = [](const std::vector<std::string>& changes, int64_t steps) {
+    Job job = SmallJob(changes);
+    job.steps = steps;  // as the option sets it
+    return MakeRunPlan(kPackage, "", job, 0, false).warnings;
+  };
+  const std::string falls = R"(optimizer.lr_schedule={"type": "linear"})";
+  const std::string stays = R"(optimizer.lr_schedule={"type": "linear", "end": 0.1})";
+  EXPECT_EQ(warnings({falls, "steps=3"}, 6),
+            std::vector<std::string>{
+                kCli + "job.json: optimizer.lr_schedule: the learning rate is 0 from step 4 on: "
+                       "the schedule has 3 steps, and the run 6; give it more \"steps\", or an "
+                       "\"end\" above 0"});
+  EXPECT_TRUE(warnings({falls, "steps=3"}, 4).empty());  // only in the last step
+  EXPECT_TRUE(warnings({stays, "steps=3"}, 6).empty());
+  EXPECT_TRUE(warnings({falls}, 6).empty());  // as long as the run
+}
+
 TEST(RunPlan, RecordsTheStagesThatRecompute) {
   auto recompute = [](const std::string& change) {
     return MakeRunPlan(kPackage, "", SmallJob({change}), 0, false).plan.recompute;

@@ -8,11 +8,12 @@
 namespace pipewright {
 namespace {
 
-std::string JobFile() {
+std::string JobFile(const std::string& steps = "\"steps\": 5, ") {
   const std::string path = TempPath("options.json");
-  WriteFile(path, R"({"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "t"},
+  WriteFile(path,
+            R"({"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "t"},
  "loss": "mse", "optimizer": {"type": "sgd", "lr": 0.1}, "microbatches": 2, "microbatch_size": 2,
- "steps": 5, "save": "a.safetensors", "checkpoint": {"to": "kept", "every": 1}})");
+ )" + steps + R"("save": "a.safetensors", "checkpoint": {"to": "kept", "every": 1}})");
   return path;
 }
 
@@ -31,6 +32,25 @@ TEST(RunOptions, OverrideTheJob) {
   EXPECT_EQ(job.checkpoint.folder, "elsewhere");
   EXPECT_EQ(job.schedule, "gpipe");
   EXPECT_EQ(job.optimizer.lr, 0.5);
+}
+
+// Checkpoints keep the text, which tells a resumed run how long the schedule was.
+TEST(RunOptions, StepsAreInTheTextIfTheLearningRateFollowsThem) {
+  RunOptions run;
+  run.steps = 7;
+  auto steps = [&](const std::string& rate) {
+    run.set = {"optimizer.lr_schedule=" + rate};
+    const Job job = ReadJobOf(run);
+    EXPECT_EQ(job.steps, 7);
+    return ParseJson(job.text, "text").value("steps", 0);
+  };
+  const std::string cosine = R"({"type": "cosine"})";
+  run.job = JobFile();
+  EXPECT_EQ(steps(cosine), 5);
+  run.job = JobFile("");
+  EXPECT_EQ(steps(cosine), 7);
+  EXPECT_EQ(steps(R"({"type": "cosine", "steps": 3})"), 0);
+  EXPECT_EQ(steps(R"({"warmup": 2})"), 0);
 }
 
 TEST(RunOptions, BecomeThoseOfASession) {

@@ -109,6 +109,26 @@ TEST(Updater, ScalesLossesAndSkipsOverflows) {
             (LossScale{4, 1}));
 }
 
+// A constant scale of 1 changes no gradient, and yet skips overflows.
+TEST(Updater, AScaleOfOneSkipsOverflowsToo) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<Tensors> good = {{Floats({3, 0}), Floats({0})}, {Floats({0}), Floats({0, 4})}};
+  const std::vector<Tensors> bad = {{Floats({3, 0}), Floats({0})}, {Floats({0}), Floats({0, inf})}};
+  for (double factor : {1., 2.}) {
+    const LossScaleJob scale{.used = true, .initial = factor};
+    for (const Result& result : RunSteps(Sgd(1), scale, FiniteCheck::kNone, {bad}, 1)) {
+      EXPECT_TRUE(result.outcome.skipped) << factor;
+      for (const at::Tensor& weight : result.weights)
+        EXPECT_EQ(weight.abs().sum().item<float>(), 0) << factor;
+    }
+    for (const Result& result : RunSteps(Sgd(1), scale, FiniteCheck::kNone, {good}, 1)) {
+      EXPECT_FALSE(result.outcome.skipped) << factor;
+      EXPECT_DOUBLE_EQ(result.outcome.norm, 5 / factor);
+      EXPECT_EQ(result.scale, (LossScale{factor, 0}));
+    }
+  }
+}
+
 TEST(Updater, AllRanksHearOfLossesAndGradientsThatAreNotFinite) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<Tensors> fine = {{Floats({1, 1}), {}}, {{}, Floats({1, 1})}};

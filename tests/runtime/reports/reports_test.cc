@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "base/json.h"
@@ -88,6 +89,30 @@ TEST(Progress, WritesALinePerStepAndSomeForTheUser) {
                             {"learning_rate", 0.1},
                             {"bubble", 0.25},
                             {"memory", {3 << 20, 5 << 20}}}));
+}
+
+TEST(Progress, WarnsOfAValidationThatIsNotFinite) {
+  Job job = SmallJob();
+  job.metrics = TempPath("validated.json");
+  for (const bool stops : {true, false}) {
+    job.stop_on_nan = stops;
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    {
+      Evaluation evaluation;
+      evaluation.losses = {{.loss = std::numeric_limits<double>::quiet_NaN(), .targets = 1}};
+      StepReport report;
+      report.step = 2, report.counted = 4, report.seconds = 1, report.elapsed = 1;
+      report.validation = &evaluation;
+      Progress(job, "samples", 0, nullptr).Step(report, {});
+    }
+    const std::string told = testing::internal::GetCapturedStderr();
+    const std::string shown = testing::internal::GetCapturedStdout();
+    EXPECT_NE(shown.find("validation loss nan"), std::string::npos) << shown;
+    const size_t at = told.find("warning: step 3: the validation loss is nan, and the training ");
+    EXPECT_EQ(at != std::string::npos, stops) << told;
+    EXPECT_TRUE(Json::parse(ReadFile(job.metrics)).at("validation").at("loss").is_null());
+  }
 }
 
 TEST(StepReports, ArriveOnRankZeroInTheirOrder) {

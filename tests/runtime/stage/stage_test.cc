@@ -220,7 +220,7 @@ TEST(TorchStages, StopAtALossThatIsNotFinite) {
       change(stages);
       stages.data.target[2][1] = bad;
       stages.Open(transport);
-      stages.body->SetTraining(training);
+      if (stages.options.training) stages.body->SetTraining(training);
       stages.body->SetStep(stages.data, 0);
       stages.Forward(0);
       const std::string message = ErrorOf([&] { stages.Forward(1); });
@@ -228,14 +228,17 @@ TEST(TorchStages, StopAtALossThatIsNotFinite) {
       return message;
     };
     auto nothing = [](Stages&) {};
-    auto ignores = [](Stages& stages) { stages.job.stop_on_nan = false; };
+    auto evaluates = [](Stages& stages) { stages.options.training = false; };
+    auto ignores = [](Stages& stages) { stages.options.training = stages.job.stop_on_nan = false; };
     auto overlaps = [](Stages& stages) { stages.job.schedule = "pipedream"; };
     const std::string cure = std::string("\n  ") + kNotFiniteCure;
     EXPECT_EQ(error(true, nothing), "");  // the ranks are told when they agree on the step
-    EXPECT_EQ(error(false, nothing), "loss: is nan: sample 2 of x is bad" + cure);
-    EXPECT_EQ(error(false, nothing, -std::numeric_limits<float>::infinity()),
+    EXPECT_EQ(error(false, evaluates), "loss: is nan: sample 2 of x is bad" + cure);
+    EXPECT_EQ(error(false, evaluates, -std::numeric_limits<float>::infinity()),
               "loss: is inf: sample 2 of x is bad" + cure);
     EXPECT_EQ(error(true, overlaps), "loss: is nan: sample 2 of x is bad" + cure);
+    EXPECT_EQ(error(false, nothing), "");  // a validation
+    EXPECT_EQ(error(false, overlaps), "");
     EXPECT_EQ(error(false, ignores), "");
   });
 }
