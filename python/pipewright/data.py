@@ -39,7 +39,8 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
     check_folder(place, overwrite)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
-        new, old = pathlib.Path(beside) / "new", pathlib.Path(beside) / "old"
+        # The earlier data are not inside: an interrupt while they are put back would remove them.
+        new, old = pathlib.Path(beside) / "new", pathlib.Path(f"{beside}.old")
         new.mkdir()
         files: list[str] = []
         for piece in pieces(samples(dataset, columns), file_bytes):
@@ -52,14 +53,13 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
             if name not in names:
                 raise ValueError(f"there is no column {name!r}; the dataset has {', '.join(names)}")
         check_folder(place, overwrite)
-        if place.exists():
-            place.rename(old)
         try:
+            if place.exists():
+                place.rename(old)
             new.rename(place)
-        except BaseException:
-            if old.exists():
-                old.rename(place)
-            raise
+        finally:
+            if old.exists():  # put back, or removed together with `beside`
+                old.rename(new if place.exists() else place)
     if inputs is None:
         inputs = {name: name for name in names if name != target}
     data: JSON = {"tensors": [str((folder / file).absolute()) for file in files],
@@ -122,7 +122,8 @@ def pieces(samples: Iterable[Row], limit: int) -> Iterator[Row]:
         if kind != first:
             raise ValueError(f"sample {number} is {kind}, sample 0 is {first}\n"
                              "  pad all samples to one length, and cast them to one dtype")
-        held.append(row)
+        # A dataset may reuse the memory of a sample for the next one.
+        held.append({name: value.detach().clone() for name, value in row.items()})
         size += sum(value.nbytes for value in row.values())
         if size >= limit:
             yield stacked(held)

@@ -115,5 +115,5 @@ def replace(object: JSON, key: str) -> None:
     value = object.get(key)
     if isinstance(value, (list, tuple)):
         object[key] = [os.path.abspath(path) for path in value]
-    elif isinstance(value, (str, os.PathLike)):
+    elif value and isinstance(value, (str, os.PathLike)):  # "": none
         object[key] = os.path.abspath(value)

@@ -47,7 +47,7 @@ def command_line(program: str, arguments: Sequence[Any], ends_by: str = "TERM") 
 def options(**named: Any) -> list[str]:
     """Returns command-line options: time_limit=3 is --time-limit 3, explain=True is --explain.
 
-    None and False omit an option; a list passes its elements one after the other.
+    None and False omit an option; a list repeats it for each element, which all options of several values accept.
     """
     words: list[str] = []
     for name, value in named.items():
@@ -57,7 +57,8 @@ def options(**named: Any) -> list[str]:
         if value is True:
             words.append(option)
         elif isinstance(value, (list, tuple)):
-            words += [option, *map(str, value)]
+            for element in value:
+                words += [option, str(element)]
         else:
             words += [option, str(value)]
     return words

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from pipewright.job import JSON, Job, read_json, write
 from pipewright.package import Package, Path, conf_file, rank_count, stages_of
 
 POLL = 0.2  # seconds between two checks of a run
-LONGEST_ROW = 1 << 20  # bytes; limit of a row of metrics
+ROW_BYTES = 1 << 20  # more than a usual row of metrics
+STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")  # names another file in each process
 KILL_AFTER = 10.0  # seconds that a run has to end its ranks before it is killed
 
 
@@ -45,7 +47,7 @@ def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: i
     try:
         file, content = read_job(job, folder)
         metrics = options.pop("metrics", None)
-        if metrics is None and "metrics" in content:  # relative to the job's file
+        if metrics is None and content.get("metrics"):  # relative to the job's file
             metrics = pathlib.Path(file).parent / content["metrics"]
         metrics = pathlib.Path(metrics or folder / "metrics.jsonl").absolute()
         if conf is None and ranks not in (None, package.ranks):
@@ -58,7 +60,7 @@ def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: i
                                **options)],
             ends_by="KILL" if in_process else "TERM")
         steps = options.get("steps") or content.get("steps", 1)
-        return Run(words, folder, metrics, steps, in_process)
+        return Run(words, folder, metrics, steps, in_process, bool(resume or options.get("resume_from")))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -104,6 +106,16 @@ def ranks_of(package: Package, conf: JSON | Path | None) -> int:
     return rank_count(stages_of(dict(conf)))
 
 
+def file_state(file: pathlib.Path) -> tuple[int, int, int] | None:
+    """Returns what changes when a run opens its metrics file. None: there is no file that can be read."""
+    try:
+        now = os.stat(file)
+    except OSError:
+        return None
+    readable = stat.S_ISREG(now.st_mode) and not STREAM.fullmatch(str(file))
+    return (now.st_ino, now.st_size, now.st_mtime_ns) if readable else None
+
+
 class Run:
     """A run in the background. A notebook shows its progress.
 
@@ -111,13 +123,15 @@ class Run:
     """
 
     def __init__(self, words: list[str], folder: pathlib.Path, metrics: pathlib.Path, steps: int,
-                 in_process: bool):
+                 in_process: bool, resumes: bool):
         self.folder, self.metrics_file, self.steps = folder, metrics, steps
         self.code: int | None = None  # the exit code, once it has ended
         self._in_process, self._killed, self._told = in_process, False, False
+        self._resumes, self._before = resumes, file_state(metrics)
         self._stop = threading.Event()
         self._started, self._ended = threading.Event(), threading.Event()
         self._start_error: BaseException | None = None
+        self._error: BaseException | None = None  # of the thread, after the start
         self._display = notebook_display(self)
         _runs.add(self)
         # A daemon thread: the end of the interpreter ends the run instead of waiting for it.
@@ -130,6 +144,8 @@ class Run:
     @property
     def metrics(self) -> list[JSON]:
         """One row for each step so far; docs/reference/job.md describes its keys."""
+        if not self._has_rows():
+            return []
         try:
             text = self.metrics_file.read_text()
         except FileNotFoundError:
@@ -139,13 +155,23 @@ class Run:
 
     def last_row(self) -> JSON | None:
         """Returns the newest row of `metrics` without reading the others."""
+        if not self._has_rows():
+            return None
         try:
             with open(self.metrics_file, "rb") as file:
-                file.seek(max(0, os.path.getsize(self.metrics_file) - LONGEST_ROW))
+                start = file.seek(max(0, file.seek(0, os.SEEK_END) - ROW_BYTES))
                 lines = file.read().split(b"\n")
-        except FileNotFoundError:
+                if start and len(lines) < 3:  # the row begins before `start`
+                    file.seek(0)
+                    lines = file.read().split(b"\n")
+            return json.loads(lines[-2]) if len(lines) > 1 else None
+        except (OSError, ValueError):
             return None
-        return json.loads(lines[-2]) if len(lines) > 1 and lines[-2] else None
+
+    def _has_rows(self) -> bool:
+        """Whether the metrics are in a file, and not as an earlier run left it."""
+        now = file_state(self.metrics_file)
+        return now is not None and (self._resumes or now != self._before)
 
     @property
     def output(self) -> str:
@@ -182,6 +208,9 @@ class Run:
         first, self._told = not self._told, True
         if self._killed:
             raise Error("the run was ended by kill()", self.code or 1)
+        if self._error:
+            raise Error(f"the run was ended, because Python could not follow it: {self._error!r}",
+                        self.code or 1) from self._error
         if self.code:
             raise Error(self._failure(), self.code)
         if first and self.errors:
@@ -196,11 +225,8 @@ class Run:
         """Ends the run at once. Returns when it has ended."""
         if self.running:
             self._killed = True
-            # The supervisor ends mpirun and the ranks; without it, the ranks are threads.
-            self._process.send_signal(signal.SIGKILL if self._in_process else signal.SIGTERM)
-            if not self._ended.wait(KILL_AFTER):
-                self._process.kill()
-                self._ended.wait()
+            self._end()
+            self._ended.wait()
 
     def __repr__(self) -> str:
         row = self.last_row() or {"step": 0}
@@ -222,38 +248,69 @@ class Run:
 
     def _serve(self, words: list[str]) -> None:
         """Starts the program and waits for its end, because it ends with this thread."""
-        before = self.last_row()  # metrics of an earlier run
         try:
             with (open(self.folder / "output.txt", "wb") as out,
                   open(self.folder / "errors.txt", "wb") as errors):
                 self._process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
                     start_new_session=True)
+                self._started.set()
+                self._follow(out.fileno())
         except BaseException as error:
-            self._start_error = error
-            self._ended.set()
-            return
-        finally:
+            if self._started.is_set():
+                self._error = error
+                self.code = self._end()
+            else:
+                self._start_error = error
+        finally:  # others wait for both
             self._started.set()
-        asked, shown = False, None
-        stop = signal.SIGINT if self._in_process else signal.SIGUSR1
+            self._ended.set()
+        if not self._start_error:
+            self._show()
+
+    def _follow(self, out: int) -> None:
+        """Waits for the end of the program. Meanwhile shows its progress and asks it to stop."""
+        ready, asked, shown = False, False, None
         while self.code is None:
             try:
                 self.code = self._process.wait(POLL)
             except subprocess.TimeoutExpired:
                 pass
-            # The program handles the signal only once the run has reported something. For ranks
-            # that are threads, look for metrics: their output to a file is buffered.
-            ready = self.last_row() != before if self._in_process else self.output
-            if self._stop.is_set() and not asked and self.code is None and ready:
-                self._process.send_signal(stop)
+            ready = ready or self._ready(out)
+            if self._stop.is_set() and ready and not asked and self.code is None:
+                # Not SIGINT, which a program in the background of a shell ignores.
+                self._process.send_signal(signal.SIGUSR1)
                 asked = True
             if self._display and (row := self.last_row()) != shown:
-                self._display.update(self)
+                self._show()
                 shown = row
-        self._ended.set()
-        if self._display:
+
+    def _ready(self, out: int) -> bool:
+        """Whether the program handles signals: once it has written metrics, which no option turns off."""
+        now = file_state(self.metrics_file)
+        if now is None and os.path.exists(self.metrics_file):  # a stream, such as /dev/stdout
+            return os.fstat(out).st_size > 0
+        return now != self._before and self.last_row() is not None
+
+    def _end(self) -> int:
+        """Ends the program at once and returns its exit code."""
+        # The supervisor ends mpirun and the ranks; without it, the ranks are threads.
+        self._process.send_signal(signal.SIGKILL if self._in_process else signal.SIGTERM)
+        try:
+            return self._process.wait(KILL_AFTER)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _show(self) -> None:
+        """Updates the display, whose failure must not end the run."""
+        if self._display is None:
+            return
+        try:
             self._display.update(self)
+        except Exception as error:
+            self._display = None
+            print(f"pipewright: the progress of the run is no longer shown: {error!r}", file=sys.stderr)
 
 
 def notebook_display(run: Run) -> Any:

@@ -1,5 +1,7 @@
 """The Python package: equal to PyTorch in one process, errors as exceptions, no processes left."""
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "python")]
 from support import BUILD, Case, bits, marked_processes, one_process, pipewright  # noqa: E402
 
 os.environ["PIPEWRIGHT_BIN"] = str(BUILD)
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.pipelining import SplitPoint, pipe_split, pipeline  # noqa: E402
@@ -44,6 +47,20 @@ class Net(torch.nn.Module):
 def net(**options):
     torch.manual_seed(0)
     return Net(**options)
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Fails instead of waiting forever."""
+    def fail(number, frame):
+        raise AssertionError(f"still waits after {seconds} s")
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Python(Case):
@@ -137,6 +154,52 @@ class Training(Python):
                 self.assertTrue((to / "latest").exists())
                 self.none_left(mark)
 
+    def test_stop_without_output(self):
+        to = self.path("quiet")
+        run = pw.train(self.package, self.endless() | {"checkpoint": {"to": str(to)}}, quiet=True)
+        self.addCleanup(run.kill)
+        run.stop()
+        run.wait(timeout=120)
+        self.assertEqual(run.output, "")
+        self.assertTrue((to / "latest").exists())
+
+    def test_stop_of_a_run_in_the_background_of_a_shell(self):
+        to = self.path("background")
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
+        run = pw.train(self.package, self.endless() | {"checkpoint": {"to": str(to)}}, in_process=True)
+        self.addCleanup(run.kill)
+        run.stop()
+        run.wait(timeout=120)
+        self.assertTrue((to / "latest").exists())
+
+    def test_stop_of_a_run_whose_metrics_are_a_stream(self):
+        with within(120):
+            run = pw.train(self.package, self.job(steps=10**7), in_process=True, metrics="/dev/stdout")
+            self.addCleanup(run.kill)
+            run.stop()
+            run.wait()
+        self.assertIn('"losses"', run.output)
+        self.assertEqual((run.metrics, run.last_row()), ([], None))
+
+    def test_rows_of_an_earlier_run_are_not_shown(self):
+        file = self.path("rows.jsonl")
+        pw.train(self.package, self.job(steps=2), in_process=True, metrics=file).wait()
+        run = pw.train(self.package, self.job(microbatchs=3), in_process=True, metrics=file)
+        with self.assertRaises(pw.Error):
+            run.wait()
+        self.assertEqual((run.metrics, run.last_row()), ([], None))
+        self.assertIn("step 0 of 6", repr(run))
+        run = pw.train(self.package, self.job(steps=3), in_process=True, metrics=file).wait()
+        self.assertEqual([row["step"] for row in run.metrics], [1, 2, 3])
+        self.assertEqual(run.last_row(), run.metrics[-1])
+
+    def test_a_row_of_any_length(self):
+        run = pw.train(self.package, self.job(steps=1), in_process=True).wait()
+        row = {"step": 2, "losses": [0.125] * (1 << 18)}
+        with open(run.metrics_file, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.assertEqual(run.last_row(), row)
+
     def test_kill(self):
         for in_process in (False, True):
             with self.subTest(in_process=in_process):
@@ -223,6 +286,34 @@ class Errors(Python):
             run.wait()
         self.assertIn("failed with code 1", repr(run))
         self.assertIn("microbatchs", run._repr_html_())
+
+    def test_of_metrics_that_cannot_be_written(self):
+        with within(120):
+            run = pw.train(self.package, self.job(), in_process=True, metrics=self.folder)
+            with self.assertRaisesRegex(pw.Error, "it is a folder"):
+                run.wait()
+        self.assertEqual((run.metrics, run.last_row()), ([], None))
+        pw.train(self.package, self.job(metrics="", steps=1), in_process=True).wait()  # none
+
+    def test_of_the_thread_end_the_run(self):
+        for in_process in (False, True):
+            with self.subTest(in_process=in_process), within(120):
+                mark = self.marked()
+                with mock.patch.object(pw.runs.Run, "last_row", side_effect=RuntimeError("broken row")):
+                    run = pw.train(self.package, self.job(steps=10**7), in_process=in_process)
+                    with self.assertRaisesRegex(pw.Error, "could not follow it.*broken row"):
+                        run.wait()
+                self.assertFalse(run.running)
+                self.none_left(mark)
+
+    def test_of_a_display_do_not_end_the_run(self):
+        display, told = mock.Mock(**{"update.side_effect": RuntimeError("no screen")}), io.StringIO()
+        with within(120), mock.patch.object(pw.runs, "notebook_display", lambda run: display), \
+                contextlib.redirect_stderr(told):
+            run = pw.train(self.package, self.job(), in_process=True).wait()
+        self.assertEqual(len(run.metrics), 6)
+        self.assertIn("no longer shown: RuntimeError('no screen')", told.getvalue())
+        display.update.assert_called_once()
 
     def test_of_an_option_that_is_none(self):
         with self.assertRaises(pw.Error) as caught:
@@ -459,6 +550,27 @@ class Data(Python):
             self.assertEqual(self.read(data)["ids"].tolist(), [row["ids"] for row in rows])
             self.assertEqual((data["inputs"], data["target"]), ({"ids": "ids"}, "label"))
 
+    def test_samples_whose_memory_is_reused(self):
+        class Reusing(torch.utils.data.Dataset):
+            def __init__(self):
+                self.row = torch.zeros(2)
+
+            def __len__(self):
+                return 5
+
+            def __getitem__(self, index):
+                return {"a": self.row.fill_(index)}
+
+        def generator():
+            row = np.zeros(2, "float32")
+            for index in range(5):
+                row[:] = index
+                yield {"a": row}
+
+        for name, dataset in (("indexed", Reusing()), ("iterated", generator())):
+            data = pw.write_data(dataset, self.path(name))
+            self.assertEqual(self.read(data)["a"].tolist(), [[k, k] for k in range(5)])
+
     def test_refuses_what_does_not_fit_and_leaves_nothing(self):
         before = sorted(self.folder.iterdir())
         cases = {"pad all": [{"a": [1]}, {"a": [1, 2]}], "no samples": [], "columns": [(1, 2)],
@@ -506,6 +618,39 @@ class Data(Python):
         self.assertEqual([file.name for file in folder.iterdir()], ["part-00000.safetensors"])
         self.path("link").unlink()
         self.assertEqual(sorted(self.folder.iterdir()), others)
+
+
+    def test_an_interrupt_does_not_remove_earlier_data(self):
+        folder = self.path("interrupted").resolve()
+        data = pw.write_data([{"a": k} for k in range(9)], folder, file_bytes=16)
+        before, rename = sorted(self.folder.iterdir()), pathlib.Path.rename
+
+        def write(after):
+            """Interrupts once `after` says so about a rename that is done."""
+            def interrupted(path, target):
+                rename(path, target)
+                if after(path, target):
+                    raise KeyboardInterrupt
+            with mock.patch.object(pathlib.Path, "rename", interrupted), self.assertRaises(KeyboardInterrupt):
+                pw.write_data([{"a": 7}], folder, overwrite=True)
+            self.assertEqual(sorted(self.folder.iterdir()), before)
+
+        write(lambda path, target: path == folder)
+        self.assertEqual(self.read(data)["a"].tolist(), list(range(9)))
+
+        def fail(path, target):
+            if path != folder:
+                raise KeyboardInterrupt  # also while the earlier data are put back
+            return rename(path, target)
+
+        with mock.patch.object(pathlib.Path, "rename", fail), self.assertRaises(KeyboardInterrupt):
+            pw.write_data([{"a": 7}], folder, overwrite=True)
+        [left] = set(self.folder.iterdir()) - set(before)
+        left.rename(folder)
+        self.assertEqual(self.read(data)["a"].tolist(), list(range(9)))
+
+        write(lambda path, target: target == folder)
+        self.assertEqual(self.read({"tensors": list(folder.iterdir())})["a"].tolist(), [7])
 
 
 class Mistakes(Python):
@@ -582,6 +727,16 @@ class Pipelining(Python):
             pw.from_torch_pipelining(stages, example, "Interleaved1F1B", 4)
         with self.assertRaisesRegex(pw.ExportError, r"found int\n.*submod"):
             pw.from_torch_pipelining([1], example, "GPipe", 4)
+
+
+class Options(Python):
+    def test_lists(self):
+        run = pw.train(self.package, self.job(), in_process=True, set=["steps=2", "optimizer.lr=0.25"]).wait()
+        self.assertEqual([row["learning_rate"] for row in run.metrics], [0.25, 0.25])
+        [name] = self.package.manifest["outputs"]
+        self.assertEqual(list(pw.infer(self.package, {"x": self.x}, outputs=[name])), [name])
+        self.package.profile(microbatch=4, repeat=1)
+        self.assertTrue(self.package.partition(stages=2, devices=2, speeds=[1, 2])["feasible"])
 
 
 class Guide(Python):
