@@ -167,6 +167,11 @@ class Graphs(CompilerTest):
                 x = self.a(x)
                 return self.b(x[...]) * x.detach()
 
+        class Library(Detaches):
+            def forward(self, x):
+                return self.b(torch.nn.functional.gumbel_softmax(
+                    self.a(x)[...], hard=self.hard)) * torch.tanh(x)[...]
+
         class Whole(Detaches):
             def forward(self, x):
                 y = self.a(x)[:, :x.shape[1]]
@@ -177,6 +182,10 @@ class Graphs(CompilerTest):
         self.check_decomposed(Detaches(), x)
         self.check_decomposed(Whole(), x)
         self.check(Whole(), [x], ["--split", "equal:2"], modules=2)
+        for Library.hard in (True, False):
+            export(Library(), [x], self.at / "model.pt2", decompose=True)
+            _, package = self.compile(self.at / "model.pt2")
+            self.assertEqual(self.code(package, 0).count("detach("), Library.hard)
         program = torch.export.export(Mixes(), (x,))
         torch.export.save(program, self.at / "model.pt2")
         self.compile(self.at / "model.pt2", "--split", "equal:2")
