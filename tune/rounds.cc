@@ -162,7 +162,7 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
   TuneRun run = RunOfRow(request, job, row, files);
   run.in_process = RunsInProcess(request, run.ranks);
   run.steps = 1;
-  row.checks = CheckBytes(job, problem, row.candidate);
+  const std::vector<double> checks = CheckBytes(job, problem, row.candidate);
   std::string over;
   // A rank takes a message more if a busy machine delays the receiver: then it is measured again.
   for (int attempt = 0; attempt < 2 && (attempt == 0 || !over.empty()); ++attempt) {
@@ -174,14 +174,18 @@ bool MeasureMemory(const TuneRequest& request, const Job& job, const TuneProblem
     over.clear();
     row.tensor_bytes = row.needed_bytes = 0;
     row.unforeseen = 0;
+    row.unseen.clear();
     for (int rank = 0; rank < run.ranks; ++rank) {
       const auto at = static_cast<size_t>(rank);
       auto bytes = figures->at("ranks").at(at).at("peak_bytes").get<int64_t>();
-      // It runs a single minibatch, without the sums of gradients of earlier ones.
-      if (job.accumulate * row.candidate.minibatches > 1)
-        bytes += GradientBytes(job, problem, row.candidate.conf, rank);
+      // It runs a single minibatch.
+      const int64_t sums = job.accumulate * row.candidate.minibatches > 1
+                               ? GradientBytes(job, problem, row.candidate.conf, rank)
+                               : 0;
+      const auto check = static_cast<int64_t>(checks[at]);
+      row.unseen.push_back(sums + check);
+      bytes += sums;
       row.tensor_bytes = std::max(row.tensor_bytes, bytes);
-      const auto check = static_cast<int64_t>(row.checks[at]);
       const double predicted = row.candidate.peak_bytes[at];
       bytes += check;
       row.needed_bytes = std::max(row.needed_bytes, bytes);

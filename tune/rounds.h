@@ -29,7 +29,9 @@ struct TuneRow {
   int64_t tensor_bytes = 0;   // measured under a memory limit: tensors of the largest rank
   int64_t needed_bytes = 0;   // with checks, which short runs hardly ever show
   double unforeseen = 0;      // bytes beyond its prediction that a rank over its limit needs
-  std::vector<double> checks = {};  // CheckBytes, if its memory was measured
+  // By rank, what a run of a few steps does not show, if its memory was measured: checks, and sums
+  // of gradients of earlier minibatches.
+  std::vector<int64_t> unseen = {};
   std::string failure;        // why it did not run; empty: it did, or was not tried
 };
 

@@ -43,6 +43,7 @@ namespace pipewright {
 namespace {
 
 constexpr char kRecord[] = "report.json", kPage[] = "report.html";
+constexpr char kLooking[] = "looking for the least memory and the fewest ranks that are enough";
 
 // Returns the module that computes what a loss is of; -1 if there is no such output.
 int ModuleOf(const LossJob& loss, const Manifest& manifest) {
@@ -281,7 +282,7 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
                     " on a rank (" + Counted(least.microbatches, "microbatch") + " of " +
                     Counted(least.microbatch, "sample") + ")",
                 "give it more time, to measure smaller microbatches, or more memory");
-  Say(request, "looking for the least memory and the fewest ranks that are enough");
+  Say(request, kLooking);
   const TuneNeeds needs = FindNeeds(problem);
   throw Error(
       where,
@@ -452,8 +453,47 @@ std::string OrderText(const TuneMachines& machines) {
          Join(words, "], [") + "]";
 }
 
-// Measures the candidates and their memory. If all are over the limit, searches once more, with the
-// bytes that the smallest takes beyond its prediction added to every prediction.
+// Returns the bytes that the smallest candidate of a body takes beyond its prediction; 0 if no
+// candidate takes more than its limit.
+double UnforeseenBytes(const std::vector<TuneRow>& rows) {
+  double more = 0;
+  for (const std::string& body : {std::string(), std::string("autograd")}) {
+    double predicted = kNoLimit, error = 0;
+    for (const TuneRow& row : rows)
+      if (row.unforeseen > 0 && !row.variant && row.candidate.body == body &&
+          LargestPeak(row.candidate) < predicted) {
+        predicted = LargestPeak(row.candidate);
+        error = row.unforeseen;
+      }
+    more = std::max(more, error);
+  }
+  return more;
+}
+
+// Throws Error with what would be enough, if candidates ran, and all take more than their limit.
+// `ended`: what ended tune before it searched again; "" if it has, and predictions know by now.
+void RefuseMeasured(const TuneRequest& request, const TuneProblem& problem,
+                    const std::string& ended, const std::vector<TuneRow>& rows) {
+  int64_t least = 0;
+  for (const TuneRow& row : rows)
+    if (row.needed_bytes > 0 && (least == 0 || row.needed_bytes < least)) least = row.needed_bytes;
+  if (least == 0) return;
+  std::string cure = "give " + request.options + "memory " + std::to_string(least) + " or more" +
+                     (ended.empty() ? "" : ", or more time");
+  if (ended.empty() && !AnyFits(problem)) {
+    Say(request, kLooking);
+    cure = CureOf(request, problem, FindNeeds(problem));
+  }
+  throw Error(request.options + "memory " + request.memory,
+              "every candidate that ran takes more than was predicted: the smallest needs " +
+                  SizeText(least) + " on a rank" +
+                  (ended.empty() ? "" : "; " + ended + " ended tune before it searched again"),
+              cure);
+}
+
+// Measures the candidates and their memory. If all are over the limit, searches again, with the
+// bytes that the smallest takes beyond its prediction added to every prediction, until one fits or
+// the search finds no others. What is added at least doubles, so that few searches are enough.
 void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& problem,
                     const TuneBudget& budget, TuneOutcome& outcome) {
   std::vector<TuneRow>& rows = outcome.rows;
@@ -461,47 +501,32 @@ void RunWithinLimit(const TuneRequest& request, const Job& job, TuneProblem& pro
     MeasureRows(request, job, problem, budget.Share(0.7), rows, outcome.notes);
     return DropOverLimit(request, job, problem, budget, rows, outcome.notes);
   };
-  if (one_fits()) return;
-  double more = 0;  // bytes that the smallest of a body takes beyond what was predicted
-  for (const std::string& body : {std::string(), std::string("autograd")}) {
-    double predicted = kNoLimit, error = 0;
-    for (const TuneRow& row : rows)
-      if (row.needed_bytes > 0 && !row.variant && row.candidate.body == body &&
-          LargestPeak(row.candidate) < predicted) {
-        predicted = LargestPeak(row.candidate);
-        error = row.unforeseen;
-      }
-    more = std::max(more, error);
-  }
-  const bool cut_off = more > 0 && budget.IsOver();
-  if (more > 0 && !cut_off) {
+  double added = 0;
+  std::string ended;
+  while (!one_fits()) {
+    double more = UnforeseenBytes(rows);
+    if (more > 0 && budget.IsOver()) ended = budget.Ended();
+    if (more == 0 || !ended.empty()) break;
+    more = std::max(more, added);
+    added += more;
     outcome.notes.push_back(
         "every candidate takes more than was predicted: tune searched again, with " +
-        SizeText(static_cast<int64_t>(more)) + " added to every prediction");
+        SizeText(static_cast<int64_t>(added)) + " added to every prediction");
     Say(request, outcome.notes.back());
     for (TuneProfile& each : problem.profiles) {
       each.loss_peak += more;
       for (ProfileNode& node : each.profile.nodes) node.peak += more;
     }
-    outcome.found = Search(request, job, problem);
     for (TuneRow& row : rows) row.unforeseen = 0;  // predictions have it now
+    outcome.found = Search(request, job, problem);
     const std::vector<TuneRow> ran = rows;
     for (const TuneRow& row : RowsOf(request, std::nullopt, problem, outcome))
       if (std::none_of(ran.begin(), ran.end(),
                        [&](const TuneRow& other) { return Same(row.candidate, other.candidate); }))
         rows.push_back(row);
-    if (rows.size() > ran.size() && one_fits()) return;
+    if (rows.size() == ran.size()) break;
   }
-  int64_t least = 0;
-  for (const TuneRow& row : rows)
-    if (row.needed_bytes > 0 && (least == 0 || row.needed_bytes < least)) least = row.needed_bytes;
-  if (least > 0)
-    throw Error(request.options + "memory " + request.memory,
-                "every candidate that ran takes more than was predicted: the smallest needs " +
-                    SizeText(least) + " on a rank" +
-                    (cut_off ? "; " + budget.Ended() + " ended tune before it searched again" : ""),
-                "give " + request.options + "memory " + std::to_string(least) + " or more" +
-                    (cut_off ? ", or more time" : ""));
+  if (!rows.front().failure.empty()) RefuseMeasured(request, problem, ended, rows);
 }
 
 // Measures the candidates, unless they are for other machines or the user wants predictions only.

@@ -10,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import unittest
 
 from safetensors.torch import load_file, save_file
@@ -88,12 +89,61 @@ class Tune(Reports):
                                self.path("one.json"), mpi=False))
         given = load_file(self.path("trained.safetensors"))
         before = self.path("trained.safetensors").stat().st_mtime_ns
-        self.succeed(run_ranks(best["ranks"], "train", self.package, self.path("tuned/job.json"), "--conf",
-                               self.path("tuned/conf.json"), mpi=False))
+        self.assertIn(f"to start it:\n    {report['start']}\n", result.out)
+        words = shlex.split(report["start"])
+        self.assertEqual(words[0], "pipewright-run")
+        self.succeed(call([RUN, *words[1:]]))
         tuned = load_file(self.path("trained.safetensors"))  # "save" is where it was, not beside the new job
         self.assertNotEqual(before, self.path("trained.safetensors").stat().st_mtime_ns)
         for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
+
+    def with_runner(self, body):
+        """Returns the path of a copy of pipewright beside a program that runs `body`, which knows the command line as
+        `words`, and then becomes pipewright-run."""
+        folder = self.path(f"runner{len(list(self.folder.glob('runner*')))}")
+        folder.mkdir()
+        shutil.copy2(BUILD / "pipewright", folder)
+        runner = folder / "pipewright-run"
+        runner.write_text(f"#!{sys.executable}\nimport json, os, pathlib, signal, subprocess, sys\n"
+                          f"words = [{str(RUN)!r}, *sys.argv[1:]]\n"
+                          f"{textwrap.dedent(body)}\nos.execv(words[0], words)\n")
+        runner.chmod(0o755)
+        return folder / "pipewright"
+
+    def test_a_candidate_that_is_killed(self):
+        """As by the system where memory is short."""
+        program = self.with_runner("""
+            job = [json.loads(pathlib.Path(word).read_text()) for word in words if word.endswith("candidate_job.json")]
+            if job and job[0]["microbatches"] != 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+        """)
+        result = call([program, "tune", self.package, self.write_job(self.job()), "--ranks", 2, "-o", self.path("killed"),
+                       "--repeat", 1, "--in-process", "--rounds", 1])
+        self.succeed(result)
+        report = self.report("killed")
+        killed = [row for row in report["candidates"] if "failure" in row]
+        self.assertTrue(killed, report["candidates"])
+        for row in report["candidates"]:
+            self.assertEqual("failure" in row, row["microbatches"] != 4)
+            self.assertNotEqual(bool(row["measured"]), "failure" in row)
+            if "failure" in row:
+                self.assertIn("ended with", row["failure"])
+        notes = [note for note in report["notes"] if " is dropped: " in note]
+        self.assertEqual(len(notes), len(killed))
+        self.assertTrue(all(f"note: {note}" in result.out for note in notes))
+        self.assertEqual(json.loads(self.path("killed/job.json").read_text())["microbatches"], 4)
+
+    def test_the_ranked_list_is_the_same_each_time(self):
+        """Although times that candidates were measured with differ."""
+        lists = []
+        for _ in range(2):
+            self.succeed(self.tune("ranked", "--rounds", 1, "--in-process", "--force"))
+            rows = self.report("ranked")["candidates"]
+            lists.append(sorted([row["predicted"], row["schedule"], row["ranks"], row["microbatches"], row["peak_bytes"],
+                                 row["module_to_stage"]] for row in rows))
+        self.assertEqual(*lists)
+        self.assertGreater(len(lists[0]), 4)
 
     def test_close_candidates_have_more_rounds(self):
         """Whether several are close depends on the machine."""
@@ -130,6 +180,7 @@ class Tune(Reports):
                 given = self.weights(2, "job.json", *conf)
                 for other in same & {"dualpipe"}:
                     self.assert_same_tensors(self.weights(2, "job.json", *conf, "--schedule", other), given, other)
+                self.assertEqual(self.path("bits/plan.csv").exists(), schedule == "own.csv")
                 self.assert_same_tensors(self.weights(found[0]["ranks"], "bits/job.json", "--conf",
                                                       self.path("bits/conf.json")), given)
 
@@ -224,6 +275,29 @@ class Tune(Reports):
             self.assertEqual(candidate["limit_bytes"], [least] * candidate["ranks"])
             self.assertEqual(candidate.get("body"), "autograd", "checks of lists need more")
         self.assertEqual(json.loads(self.path("small/job.json").read_text())["body"], "autograd")
+
+    def test_the_fewest_ranks(self):
+        def refuse(ranks, memory):
+            refused = self.tune("few", "--no-measure", "--memory", memory, ranks=ranks)
+            self.assertEqual(refused.code, 1, refused.out)
+            return refused.out
+        least = {ranks: int(refuse(ranks, "1KB").split("give --memory ")[1].split()[0]) for ranks in (1, 3)}
+        self.assertLess(least[3], 0.8 * least[1])
+        between = (least[1] + least[3]) // 2
+        enough = re.search(r"give --memory (\d+) \(.*\) or more, or --ranks (\d): the search finds a way with each",
+                           refuse(1, between))
+        self.assertTrue(enough)
+        self.succeed(self.tune("few", "--no-measure", "--memory", enough[1], ranks=1))
+        self.succeed(self.tune("few", "--no-measure", "--memory", between, "--force", ranks=enough[2]))
+        if enough[2] == "3":
+            self.assertIn("nothing fits", refuse(2, between))
+
+    def test_sizes_that_are_interpolated(self):
+        self.succeed(self.tune("between", "--no-measure", microbatches=4, microbatch_size=16))
+        self.assertTrue(any(re.match(r"\d+ of \d+ sizes of microbatches were measured, the others are interpolated; "
+                                     r"(measured sizes differ from their interpolation by [\d.]+ % \(the median\), and by "
+                                     r"[\d.]+ % at most|how far that is off is not known)", note)
+                            for note in self.report("between")["notes"]), self.report("between")["notes"])
 
     def falsify_profiles(self, change):
         """Calls change(node, samples of a microbatch) for every module of every profile of self.package. Each microbatch
@@ -342,18 +416,24 @@ class Tune(Reports):
 
     def test_an_interrupt_leaves_the_best_so_far(self):
         self.succeed(self.tune("profiled", "--no-measure", "--force"))
+        for of_all in (False, True):  # Ctrl-C in a terminal reaches the runs, too
+            with self.subTest(of_all=of_all):
+                self.interrupt(of_all)
+
+    def interrupt(self, of_all):
         command = [str(BUILD / "pipewright"), "tune", str(self.package), str(self.write_job(self.job())), "--ranks", "2", "-o",
-                   str(self.path("stopped")), "--repeat", "1", "--in-process", "--rounds", "1000"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                   str(self.path("stopped")), "--repeat", "1", "--in-process", "--rounds", "1000", "--force"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         for line in process.stderr:
             if re.match("round 2 .*: candidate [2-9]", line):
                 break
-        process.send_signal(signal.SIGINT)
+        (os.killpg if of_all else os.kill)(process.pid, signal.SIGINT)
         out, err = process.communicate()
         self.assertEqual(process.returncode, 0, out + err)
         report = self.report("stopped")
+        self.assertFalse([row for row in report["candidates"] if "failure" in row])
         # The second round did not end, so it does not count.
-        self.assertEqual({len(row["measured"]) for row in report["candidates"] if "failure" not in row} - {0}, {1})
+        self.assertEqual({len(row["measured"]) for row in report["candidates"]} - {0}, {1})
         self.assertTrue(any(note.startswith("the interrupt ended the measurements in round ")
                             for note in report["notes"]), report["notes"])
         self.assertTrue(report["candidates"][0]["measured"])
@@ -482,6 +562,29 @@ class Tune(Reports):
             self.assertEqual(refused.code, 2, refused.out)
             self.assertIn(said, refused.out)
 
+    def test_train_with_a_package_that_cannot_be_written(self):
+        """A mount that is read-only is so for root, too."""
+        mount = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"']
+        if call([*mount, self.package, "true"]).code:
+            self.skipTest("mounts are not permitted")
+        package = self.path("fixed.pkg")
+        shutil.copytree(self.package, package, ignore=shutil.ignore_patterns("tuned"))
+        train = [*mount, package, RUN, "--in-process", 1, "train", package, self.write_job(self.job()), "--tune",
+                 "--tune-budget", "20s", "--tune-memory", "1GB"]
+        refused = call(train)
+        self.assertEqual(refused.code, 1, refused.out)
+        self.assertRegex(refused.out, r"fixed.pkg: cannot be written, and --tune keeps its result there\n  name another folder: "
+                                      r"--tuned FOLDER")
+        elsewhere = call([*train, "--tuned", self.path("elsewhere")])
+        self.succeed(elsewhere)
+        self.assertRegex(elsewhere.out, r"runs as in \S+/elsewhere/\w+, on 1 rank")
+        self.assertFalse((package / "tuned").exists())
+        again = call([*train, "--tuned", self.path("elsewhere")])
+        self.succeed(again)
+        self.assertNotIn("profile 1 of", again.out)
+        more = call([*train[:-4], "--tune-budget", "1s", "--tune-memory", "2GB", "--tuned", self.path("elsewhere")])
+        self.assertRegex(more.out, r'a result of tune is not used: \S+ is for memory "1GB", not "2GB"')
+
     def test_train_tunes_however_it_is_started(self):
         """Without -n, it starts as many ranks as the package is for, or as mpirun would."""
         package = self.compile("gpt.pt2", "started.pkg", "--ranks", "2")
@@ -571,6 +674,29 @@ class Tune(Reports):
         self.assertEqual(set(tuned), set(given))
         for name, weight in given.items():
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
+
+    def test_a_cut_that_takes_more_than_its_pieces(self):
+        program = self.with_runner("""
+            if "bench" in words and any(word.endswith("model.pkg") for word in words):
+                done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
+                figures = json.loads(done.stdout)
+                for rank in figures["ranks"]:
+                    rank["peak_bytes"] += 10 ** 9
+                print(json.dumps(figures))
+                sys.exit()
+        """)
+        tune = [program, "tune", self.path("gpt.pt2"), self.write_job(self.job()), "--ranks", 1, "-o",
+                self.path("heavy_cut"), "--repeat", 1, "--rounds", 1, "--candidates", 1, "--memory"]
+        refused = call([*tune, 9 * 10 ** 8])
+        self.assertEqual(refused.code, 1, refused.out)
+        excess = (r"heavy_cut/model.pkg: rank 0 takes \S+ [MG]iB, more than its limit of \S+ MiB, which its pieces did not "
+                  r"exceed\n  give --memory (\d+) or more, and --force")
+        self.assertRegex(refused.out, excess)
+        self.assertTrue(any(re.search(excess, note) for note in self.report("heavy_cut")["notes"]))
+        self.assertRegex(self.path("heavy_cut/report.html").read_text(), "more than its limit of")
+        enough = int(re.search(excess, refused.out)[1])
+        self.assertGreater(enough, 10 ** 9)
+        self.succeed(call([*tune, enough + 10 ** 6, "--force"]))  # other messages may be open at its peak
 
     def test_exact_keeps_the_bits_of_tied_weights(self):
         """However many modules the cut merges."""
