@@ -10,6 +10,8 @@ computes the job's microbatches.
 three quarters and all of its activations. What a run takes is the peak of its tensors that `bench` counts, since processes
 differ by several megabytes besides.
 
+--cut gives tune the model file, which it cuts itself, instead of the package, whose modules it only groups.
+
 --package compares packages of your own, each with its job, instead of the models of bench/models.py, and without a
 PyTorch process. Rows and samples go to RESULTS/raw/, where they replace those of the same models, so that models can be
 measured one at a time.
@@ -104,29 +106,30 @@ class Runs:
         """Makes each run take about this long after warm-up, with steps of about this length."""
         self.steps = min(max(round(1e3 * seconds / milliseconds), 4), 60)
 
-    def step(self, job, conf, ranks, in_process=False):
-        """Returns milliseconds of a step."""
+    def step(self, job, conf, ranks, in_process=False, package=None):
+        """Returns milliseconds of a step, of another package if it is given."""
         metrics = os.path.join(self.folder, "metrics.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
-        self.start("train", job, conf, ranks, in_process, "--metrics", metrics, "--steps", str(WARMUP + self.steps), "--quiet")
+        self.start("train", job, conf, ranks, in_process, package, "--metrics", metrics, "--steps", str(WARMUP + self.steps),
+                   "--quiet")
         with open(metrics) as file:
             steps = [json.loads(line) for line in file]
         return 1e3 * statistics.median(step["seconds"] for step in steps[WARMUP:])
 
-    def peak(self, job, conf, ranks, _in_process=False):
+    def peak(self, job, conf, ranks, _in_process=False, package=None):
         """Returns the bytes that the tensors of the largest rank take. Threads free tensors of each other, which are
         counted wrongly, so ranks are processes."""
-        figures = json.loads(self.start("bench", job, conf, ranks, False, "--steps", "1", "--json"))
+        figures = json.loads(self.start("bench", job, conf, ranks, False, package, "--steps", "1", "--json"))
         return max(rank["peak_bytes"] for rank in figures["ranks"])
 
-    def start(self, command, job, conf, ranks, in_process, *options):
+    def start(self, command, job, conf, ranks, in_process, package, *options):
         program = os.path.join(self.build, "pipewright-run")
         start = [program, "--in-process", str(ranks)] if ranks == 1 or in_process else \
             ["mpirun", *place_ranks(ranks), "-n", str(ranks), program]
         environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        done = subprocess.run([*start, command, self.package, job, "--conf", conf, *options], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, env=environment)
+        done = subprocess.run([*start, command, package or self.package, job, "--conf", conf, *options],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         if done.returncode:
             raise Refused(f"{job} with {conf}: {done.stderr}")
         return done.stdout
@@ -154,18 +157,20 @@ def grid(options, runs, given, modules, changes):
 
 
 def tune(options, runs, job, *more):
-    """Tunes. Returns (job, conf, ranks, in process), and the candidates of the report."""
+    """Tunes. Returns (job, conf, ranks, in process, package), and the candidates of the report."""
     out = os.path.join(runs.folder, "tuned")
+    given = os.path.join(runs.folder, "model.pt2") if options.cut else runs.package
     environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    done = subprocess.run([os.path.join(options.build, "pipewright"), "tune", runs.package, job, "--ranks", str(max(RANKS)), "-o",
-                           out, "--force", "--budget", options.budget, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    done = subprocess.run([os.path.join(options.build, "pipewright"), "tune", given, job, "--ranks", str(max(RANKS)), "-o", out,
+                           "--force", "--budget", options.budget, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env=environment)
     if done.returncode:
         raise Refused(done.stderr)
     with open(os.path.join(out, "report.json")) as file:
         candidates = json.load(file)["candidates"]
     best = candidates[0]
-    return (os.path.join(out, "job.json"), os.path.join(out, "conf.json"), best["ranks"], best["in_process"]), candidates
+    return (os.path.join(out, "job.json"), os.path.join(out, "conf.json"), best["ranks"], best["in_process"],
+            os.path.join(out, "model.pkg") if options.cut else None), candidates
 
 
 def compare(options, label, runs, given, modules, changes, single):
@@ -233,7 +238,7 @@ def compare_memory(options, name, size):
         for share in (0.5, 0.75, 1):
             limit = kept + share * (peak - kept)
             fitting = {point: ms for point, (ms, bytes, _) in points.items() if bytes <= limit}
-            label = f"{name} {size}, {100 * share:.0f} % of activations: {limit / 1e6:.0f} MB"
+            label = f"{name} {size}{', cut anew' if options.cut else ''}, {100 * share:.0f} % of activations: {limit / 1e6:.0f} MB"
             try:
                 tuned, candidates = tune(options, runs, job, "--memory", str(int(limit)))
             except Refused as refusal:
@@ -270,7 +275,7 @@ def compare_model(options, name, size):
             def single(steps):
                 [answer] = process.ask(f"steps {steps + 1} {parts}")
                 return statistics.median(b - a for a, b in zip(answer["ends"], answer["ends"][1:])) / 1e3
-            return compare(options, f"{name} {size}", runs, given, MODULES[name], name != "conv", single)
+            return compare(options, f"{name} {size}" + (", cut anew" if options.cut else ""), runs, given, MODULES[name], name != "conv", single)
         finally:
             process.close()
 
@@ -294,12 +299,15 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(models.SIZES), choices=list(models.SIZES))
     parser.add_argument("--sizes", nargs="+", default=SIZES, choices=SIZES)
     parser.add_argument("--memory", action="store_true", help="compare under limits of memory")
+    parser.add_argument("--cut", action="store_true", help="let tune cut the model files itself")
     parser.add_argument("--package", nargs=2, action="append", metavar=("PACKAGE", "JOB"))
     parser.add_argument("--schedules", nargs="+", help="of the grid (default: all that can run)")
     parser.add_argument("--counts", nargs="+", type=int, help="of microbatches in the grid (default: all powers of two)")
     parser.add_argument("--bodies", nargs="+", default=BODIES, choices=BODIES, help="of modules in the grid")
     parser.add_argument("--budget", default="5m", help="of each tune")
     options = command_line.parse(parser)
+    if options.cut and options.package:
+        parser.error("--cut is for the models of bench/models.py, and --package names packages")
     table = ["| model | tuned step, ms | ÷ as given | ÷ the grid's best | ÷ one PyTorch process | predicted ÷ measured | "
              "expected ÷ measured | measured by tune ÷ measured |", "|---|---|---|---|---|---|---|---|"]
     if options.memory:
@@ -321,10 +329,10 @@ def main():
     for name in [] if options.package else options.models:
         for size in options.sizes:
             if not options.memory:
-                add(f"{name} {size}", *compare_model(options, name, size))
+                add(f"{name} {size}" + (" cut" if options.cut else ""), *compare_model(options, name, size))
                 continue
             for number, result in enumerate(compare_memory(options, name, size)):
-                add(f"{name} {size} {number}", *result)
+                add(f"{name} {size} {number}" + (" cut" if options.cut else ""), *result)
 
 
 if __name__ == "__main__":
