@@ -233,7 +233,10 @@ void MakeAndPrintPlan(const PlanRequest& request) {
     if (!IsFile(request.schedule)) throw;
     throw Error(request.schedule, e.what());
   }
-  if (!kind.searched) CheckMemory(request, schedule);
+  // Steps that overlap hold most when the pipeline is full.
+  if (!kind.searched)
+    CheckMemory(request, kind.asynchronous ? Unroll(loop, 2 + request.ranks / request.microbatches)
+                                           : schedule);
   if (!kind.asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold several steps
   Offload offload = OffloadFromOptions(request, schedule);

@@ -110,7 +110,12 @@ void SimulatePlan(SimulateRequest& request) {
     bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
   if (!request.trace.empty()) {
     CheckWritable(request.trace, {request.plan, request.costs, request.compare, request.replay});
-    WriteFile(request.trace, ChromeTrace(plan, trace, &costs));
+    Plan simulated = plan;  // its memory is shown as simulated, too
+    for (int stage = 0; stage < static_cast<int>(request.options.recompute.size()); ++stage)
+      if (request.options.recompute[static_cast<size_t>(stage)] &&
+          std::count(plan.recompute.begin(), plan.recompute.end(), stage) == 0)
+        simulated.recompute.push_back(stage);
+    WriteFile(request.trace, ChromeTrace(simulated, trace, &costs));
   }
   Comparison comparison;
   if (!request.compare.empty()) comparison = CompareWith(request, plan, costs);

@@ -36,30 +36,28 @@ int NumberOfStages(const ZbRequest& request) {
 std::string CostsText(const Costs& costs) {
   Json stages = Json::array();
   for (const StageCosts& c : costs.stages) {
-    Json stage = {{"F", c.F},
-                  {"I", c.I},
-                  {"W", c.W},
-                  {"B", c.B},
-                  {"activation", c.activation},
-                  {"kept_for_W", c.kept_for_W},
-                  {"received", c.received},
-                  {"weights", c.weights},
-                  {"gradients", c.gradients},
-                  {"output", c.output},
-                  {"peak",
-                   {{"F", c.peak.F},
-                    {"I", c.peak.I},
-                    {"B", c.peak.B},
-                    {"W", c.peak.W},
-                    {"first_B", c.peak.first_B},
-                    {"first_W", c.peak.first_W},
-                    {"step", c.peak.step},
-                    {"forward_only", c.peak.forward_only}}},
-                  {"spread",
-                   {{"F", c.spread.F},
-                    {"I", c.spread.I},
-                    {"B", c.spread.B},
-                    {"W", c.spread.W}}}};
+    Json stage = {
+        {"F", c.F},
+        {"I", c.I},
+        {"W", c.W},
+        {"B", c.B},
+        {"activation", c.activation},
+        {"kept_for_W", c.kept_for_W},
+        {"received", c.received},
+        {"weights", c.weights},
+        {"gradients", c.gradients},
+        {"output", c.output},
+        {"step", c.step},
+        {"peak",
+         {{"F", c.peak.F},
+          {"I", c.peak.I},
+          {"B", c.peak.B},
+          {"W", c.peak.W},
+          {"first_B", c.peak.first_B},
+          {"first_W", c.peak.first_W},
+          {"step", c.peak.step},
+          {"forward_only", c.peak.forward_only}}},
+        {"spread", {{"F", c.spread.F}, {"I", c.spread.I}, {"B", c.spread.B}, {"W", c.spread.W}}}};
     if (c.recompute >= 0)
       stage["recompute"] = {{"time", c.recompute},
                             {"activation", c.checkpoint},
@@ -74,7 +72,7 @@ std::string CostsText(const Costs& costs) {
     if (l.bandwidth < kNoLimit) json["bandwidth"] = l.bandwidth;
     return json;
   };
-  Json json = {{"stages", stages}, {"link", link(costs.link)}};
+  Json json = {{"stages", stages}, {"link", link(costs.link)}, {"disk", link(costs.disk)}};
   for (const auto& [ends, one] : costs.links) {
     Json entry = link(one);
     entry["from"] = ends.first, entry["to"] = ends.second;

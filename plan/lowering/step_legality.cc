@@ -24,6 +24,7 @@ struct Progress {
 struct StepRules {
   const Plan& plan;
   std::vector<char> reducing;    // [stage] whether its gradients are summed with others
+  std::vector<std::vector<int>> sums;  // stages that share weights: their sum is ready at the last
   std::vector<char> here;        // [stage] whether the rank at hand runs it
   std::vector<Progress> stages;  // progress of each stage on this rank
   std::map<std::pair<int, int>, int> forward_version;  // of the forwards that name one
@@ -51,6 +52,12 @@ struct StepRules {
       if (s.steps == plan.steps) Fail(a, "rule \"once\": the stage has one already");
       if (reducing[a.stage] && s.reduces <= s.steps)
         Fail(a, "rule \"step\": the stage's REDUCE_GRAD does not come before it");
+      for (const std::vector<int>& sum : sums)
+        for (int other : sum)
+          if (here[other] && stages[other].reduces <= s.steps &&
+              std::count(sum.begin(), sum.end(), a.stage))
+            Fail(a, "rule \"step\": REDUCE_GRAD of stage " + std::to_string(other) +
+                        ", which shares a weight, does not come before it");
       ++s.steps;
     }
     if (a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict) {
@@ -129,15 +136,15 @@ struct StepRules {
 
 static StepRules RulesOf(const Plan& plan, const StageGraph& graph) {
   size_t stages = graph.ranks_of.size();
-  StepRules rules{plan,
-                  std::vector<char>(stages),
-                  std::vector<char>(stages),
-                  std::vector<Progress>(stages),
-                  {}};
+  StepRules rules{
+      plan, std::vector<char>(stages), {}, std::vector<char>(stages), std::vector<Progress>(stages),
+      {}};
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) rules.backward |= HasBackward(a);
-  for (const ReduceExchange& x : ReduceExchanges(graph))
+  for (const ReduceExchange& x : ReduceExchanges(graph)) {
     for (int s : x.stages) rules.reducing[s] = true;
+    if (x.stages.size() > 1) rules.sums.push_back(x.stages);
+  }
   return rules;
 }
 

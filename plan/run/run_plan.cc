@@ -193,10 +193,15 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
   check(plan.microbatches, job.microbatches, "microbatches");
   check(plan.steps, 1, "optimizer steps");
   try {
-    if (HasTransfers(plan))
+    if (HasTransfers(plan)) {
       Validate(plan, graph), CheckLoads(plan, offload);
-    else
+      if (!HasSteps(plan))
+        throw Error("rule \"step\"", "no rank has an optimizer STEP, so the run would not train",
+                    "add a STEP for each stage at the end of its ranks, and before it REDUCE_GRAD "
+                    "if ranks share its weights; or leave out SEND and RECV: then all are added");
+    } else {
       ValidateSchedule(plan, graph);
+    }
   } catch (const Error& e) {
     throw Error(job.plan, e.what());
   }

@@ -43,7 +43,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
   for (size_t i = begin; i < end; ++i) {
     const StageCosts& c = fine[i];
     const StageMemory own = StageMemoryOf(c, false);
-    sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
+    sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B, sum.step += c.step;
     sum.spread.F += c.spread.F, sum.spread.I += c.spread.I;
     sum.spread.W += c.spread.W, sum.spread.B += c.spread.B;
     const double before = sum.activation - (i == begin ? 0 : c.received);
@@ -104,7 +104,7 @@ Costs MergeStages(const Costs& profile, int stages) {
   if (ends.empty()) throw Error(profile.source, "the entries cannot be cut into so many stages");
   Costs costs;
   costs.source = profile.source;
-  costs.link = profile.link, costs.links = profile.links;
+  costs.link = profile.link, costs.links = profile.links, costs.disk = profile.disk;
   std::vector<int> stage_of;
   size_t begin = 0;
   for (size_t end : ends) {

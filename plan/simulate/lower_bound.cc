@@ -191,6 +191,12 @@ class Bound {
     }
   }
 
+  bool ShareRank(int a, int b) const {
+    return std::any_of(ranks_of_[a].begin(), ranks_of_[a].end(), [&](int rank) {
+      return std::count(ranks_of_[b].begin(), ranks_of_[b].end(), rank) > 0;
+    });
+  }
+
   void FindEdges(const Plan& plan, const Costs& costs) {
     std::map<std::pair<int, int>, bool> found;  // true if a gradient comes back
     for (const auto& actions : plan.ranks)
@@ -200,10 +206,11 @@ class Bound {
         found[{low, high}] |= a.kind == ActionKind::kSendBackward;
         chain_ &= high == low + 1;
       }
-    if (chain_) {
-      found.clear();
-      for (int s = 0; s + 1 < stages_; ++s) found[{s, s + 1}] = true;
-    }
+    // Edges within a rank have no transfers: in a chain, they are those between neighbors.
+    for (int s = 0; !found.empty() && s + 1 < stages_; ++s)
+      chain_ &= found.count({s, s + 1}) || ShareRank(s, s + 1);
+    if (chain_)
+      for (int s = 0; s + 1 < stages_; ++s) found.try_emplace({s, s + 1}, true);
     for (auto [ends, gradient] : found) {
       Edge edge{ends.first, ends.second, kNoLimit, kNoLimit, gradient};
       for (int a : ranks_of_[edge.from])
@@ -252,8 +259,12 @@ class Bound {
     return work;
   }
 
-  // Returns the time from the start of F(s) to the end of I(s) of one microbatch.
-  double Life(int stage) const { return start_i_[stage] + path_[stage].I - start_f_[stage]; }
+  // Returns the least time from the start of F(s) to the end of I(s) of one microbatch. Where the
+  // stages are not a chain, F may wait for others than those through which the gradient comes.
+  double Life(int stage) const {
+    return chain_ ? start_i_[stage] + path_[stage].I - start_f_[stage]
+                  : path_[stage].F + path_[stage].I;
+  }
 
   double RoundTrip(size_t rank) const {
     double longest = 0;

@@ -18,6 +18,7 @@ struct StageSum {
   double most_trained = 0;   // of a node
   bool forward_only = true;  // all nodes have a forward_only_peak
   double made = 0;           // bytes of the outputs of the nodes so far
+  double arrives = 0;        // bytes of values from other stages: a recomputed stage holds them all
   double weights = 0, trained = 0, output = 0;
   std::set<int> held, held_for_weight;  // values
 
@@ -105,6 +106,7 @@ std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_
     for (int consumer : value.consumers) to.insert(stage_of[static_cast<size_t>(consumer)]);
     to.erase(from);
     for (int stage : to) {
+      sums[static_cast<size_t>(stage)].arrives += value.bytes;
       edges[{from, stage}].first += value.bytes;
       edges[{from, stage}].second += value.gradient ? value.bytes : 0;
     }
@@ -138,7 +140,7 @@ std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_
                               {"output", sum.output},
                               {"recompute",
                                {{"time", sum.forward.median * 1e6},
-                                {"activation", sum.received},
+                                {"activation", sum.arrives},
                                 {"peak", {{"B", sum.peak}, {"I", sum.peak}}}}}});
   }
   for (const auto& [ends, bytes] : edges)

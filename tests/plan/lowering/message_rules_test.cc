@@ -248,6 +248,18 @@ TEST(StepLegality, GradientsAreSummedFirst) {
     EXPECT_EQ(StepError(rule.plan, *rule.graph), rule.error) << rule.plan;
 }
 
+// The sum is made at the last REDUCE_GRAD of the rank.
+TEST(Messages, StepsOfAWeightOnOneRankFollowAllItsSums) {
+  StageGraph graph = ChainGraph({{0}, {1}, {0}});
+  graph.shared = {{0, 2}};
+  const std::string one = "1F0,1B0,1STEP\n", backward = "0F0,2F0,2B0,2REDUCE_GRAD,";
+  EXPECT_EQ(StepError(backward + "0B0,0REDUCE_GRAD,2STEP,0STEP\n" + one, graph), "");
+  EXPECT_EQ(
+      StepError(backward + "2STEP,0B0,0REDUCE_GRAD,0STEP\n" + one, graph),
+      "rank 0, action 4, 2STEP: rule \"step\": REDUCE_GRAD of stage 0, which shares a weight, "
+      "does not come before it");
+}
+
 TEST(StepLegality, BackwardsUseTheWeightsOfTheirForwards) {
   const StageGraph graph = ChainGraph({{0}});
   EXPECT_EQ(StepError("0F0@0,0I0@0,0W0@0,0STEP\n", graph), "");

@@ -91,6 +91,13 @@ TEST(RunPlan, ReadsThePlanOfAFile) {
   EXPECT_EQ(
       ErrorOf([&] { run(whole); }),
       file + ": rank 0, action 3, 0F1: rule \"transfer\": 0SEND_F1>1 is missing on this rank");
+  std::string still = kSteps;  // as other programs write it, which have no STEP
+  for (const char* step : {",0STEP", ",1STEP"}) still.erase(still.find(step), 6);
+  EXPECT_EQ(ErrorOf([&] { run(still); }),
+            file +
+                ": rule \"step\": no rank has an optimizer STEP, so the run would not train\n"
+                "  add a STEP for each stage at the end of its ranks, and before it REDUCE_GRAD "
+                "if ranks share its weights; or leave out SEND and RECV: then all are added");
   EXPECT_EQ(ErrorOf([&] { run("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"); }),
             file +
                 ": rank 0, action 1, 0B0: rule \"deadlock\": the order can never finish: "

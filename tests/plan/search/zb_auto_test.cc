@@ -356,8 +356,14 @@ TEST(ZbAuto, StagesFromAFinerProfile) {
     StageCosts& c = profile.stages.emplace_back();
     c.F = c.I = c.W = work, c.B = 2 * work;
     c.output = work;
+    c.step = 3;
   }
+  profile.disk = {5, 1e6};
   Costs four = MergeStages(profile, 4);
+  double steps = 0;
+  for (const StageCosts& c : four.stages) steps += c.step;
+  EXPECT_EQ(steps, 8 * 3);
+  EXPECT_EQ(four.disk.latency, 5);
   ASSERT_EQ(four.stages.size(), 4u);
   double most = 0, all = 0;
   for (const StageCosts& c : four.stages) most = std::max(most, c.F), all += c.F;

@@ -54,6 +54,32 @@ TEST(Simulate, ClosedForms) {
   }
 }
 
+// Two towers: their edges to the third stage are not those of a chain.
+TEST(Simulate, BoundsOfPlansThatAreNotChains) {
+  Costs costs;
+  for (const double work : {10, 10, 1}) {
+    StageCosts& c = costs.stages.emplace_back();
+    c.F = work;
+  }
+  EXPECT_EQ(FiguresOf(ReadPlan("0F0,2RECV_F0<1,2F0\n1F0,1SEND_F0>2\n", "plan"), costs).makespan,
+            11);
+  // The first rank's forward need not come before that of the second.
+  costs.stages[0].F = costs.stages[0].I = costs.stages[0].activation = 1;
+  costs.stages[1].F = 10;
+  costs.stages[2].F = costs.stages[2].I = 1;
+  for (StageCosts& c : costs.stages) c.B = c.I;
+  const Plan late = ReadPlan(
+      "0F0,0SEND_F0>2,0RECV_B0<2,0B0,0F1,0SEND_F1>2,0RECV_B1<2,0B1\n"
+      "1F0,1SEND_F0>2,1F1,1SEND_F1>2,1RECV_B0<2,1B0,1RECV_B1<2,1B1\n"
+      "2RECV_F0<0,2RECV_F0<1,2F0,2B0,2SEND_B0>0,2SEND_B0>1,2RECV_F1<0,2RECV_F1<1,2F1,2B1,2SEND_B1>"
+      "0,"
+      "2SEND_B1>1\n",
+      "plan");
+  const Figures figures = FiguresOf(late, costs);
+  EXPECT_EQ(figures.ranks[0].peak_bytes, 1);
+  EXPECT_LE(BoundOf(late, costs, 1).span, figures.span);
+}
+
 TEST(Simulate, InterleavedClosedForms) {
   for (int p : {4, 8})
     for (int v : {2, 3, 4})

@@ -63,4 +63,16 @@ TEST(CostsOfStages, TheFirstBackwardOfAStepMakesTheSums) {
   EXPECT_EQ(peak({0, 0, 1}).first_W, 2 * 20 + 40);
 }
 
+// Whether a backward uses them or not.
+TEST(CostsOfStages, ARecomputedStageHoldsAllThatItReceives) {
+  Profile profile = Chain();
+  profile.values[0].consumers = {1, 2};
+  profile.nodes[2].held = {1};
+  const Costs costs = ParseCosts(CostsOfStages(profile, {0, 1, 2}, 0), "costs");
+  EXPECT_EQ(costs.stages[0].checkpoint, 0);
+  EXPECT_EQ(costs.stages[1].checkpoint, 100);
+  EXPECT_EQ(costs.stages[1].received, 0);
+  EXPECT_EQ(costs.stages[2].checkpoint, 200);
+}
+
 }  // namespace pipewright
