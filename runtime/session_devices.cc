@@ -137,8 +137,22 @@ DevicePeers SessionPeers(const Session& session, const Plan& forward,
   const DeviceLinks links = session.options.links;
   if (links == DeviceLinks::kMpi || (links == DeviceLinks::kAuto && !cuda)) return {};
   int connections = kMostConnections;
-  for (const std::string& of_rank : session.transport.AllGather(std::to_string(CudaConnections())))
+  bool blocks = false;
+  for (const std::string& of_rank : session.transport.AllGather(
+           std::to_string(CudaConnections()) + (LaunchesBlock() ? " blocks" : ""))) {
     connections = std::min(connections, std::stoi(of_rank));
+    blocks = blocks || of_rank.ends_with("blocks");
+  }
+  if (cuda && blocks) {  // a rank would wait for a transfer before it can tell the other side
+    if (links != DeviceLinks::kAuto)
+      throw Error("CUDA_LAUNCH_BLOCKING", "is set, and ranks over NCCL would wait for each other",
+                  "unset it, or use --links mpi");
+    if (session.transport.rank() == 0)
+      PrintNote(
+          "CUDA_LAUNCH_BLOCKING is set: values travel through host memory, as with --links "
+          "mpi");
+    return {};
+  }
   DevicePeers peers = NeededPeers(session, forward, visible, !session.job.exact_reduce);
   if (cuda && ConnectionsNeeded(peers) > connections)
     peers = NeededPeers(session, forward, visible, false);

@@ -115,6 +115,13 @@ void SharedReducer::Advance() {
   for (int g : complete) Exchange(g, [&] { Sum(g); });
 }
 
+// Weights without elements have no address, so one equal address does not decide.
+static bool IsSameMemory(const Bundle& a, const Bundle& b) {
+  for (size_t i = 0; i < a.regions.size(); ++i)
+    if (a.regions[i].data != b.regions[i].data) return false;
+  return true;
+}
+
 void SharedReducer::Sum(int g) {
   const SharedGroup& holders = groups_[g];
   const int rank = transport_.rank();
@@ -154,7 +161,7 @@ void SharedReducer::Sum(int g) {
   for (size_t h = 0; h < holders.size(); ++h) {
     if (holders[h].rank != rank || !holders[h].gets) continue;
     Bundle own = body_.Gradient(g, static_cast<int>(h));
-    if (own.regions[0].data != sum.regions[0].data) body_.Copy(own, sum);
+    if (!IsSameMemory(own, sum)) body_.Copy(own, sum);
   }
 }
 

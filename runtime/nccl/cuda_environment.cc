@@ -31,6 +31,11 @@ int CudaConnections() {
   return set ? std::min(std::atoi(set), kMostConnections) : 8;
 }
 
+bool LaunchesBlock() {
+  const char* set = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return set && std::atoi(set) != 0;
+}
+
 std::string CudaBusId(int device) {
   // LibTorch has loaded the library, if it has one.
   using Function = int (*)(char* id, int length, int device);

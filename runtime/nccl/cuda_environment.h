@@ -18,6 +18,9 @@ const std::string& ReplacedModuleLoading();
 constexpr int kMostConnections = 32;
 int CudaConnections();
 
+// Returns true if CUDA returns from a launch only when its kernel has ended (CUDA_LAUNCH_BLOCKING).
+bool LaunchesBlock();
+
 // Returns the PCI bus id of a device, by its number in this process, such as "0000:41:00.0"; "" if
 // LibTorch has not loaded a CUDA runtime that tells.
 std::string CudaBusId(int device);

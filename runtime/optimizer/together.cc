@@ -75,7 +75,8 @@ void Update(Group& group) {
   switch (job.kind) {
     case OptimizerJob::kSgd:
       return at::_fused_sgd_(group.parameters, group.gradients, group.momentum, job.weight_decay,
-                             job.momentum, job.lr, job.dampening, job.nesterov, false, group.first);
+                             job.momentum, job.lr, job.dampening, job.nesterov, false,
+                             group.first && job.momentum != 0);
     case OptimizerJob::kAdam:
       return at::_fused_adam_(group.parameters, group.gradients, group.average, group.average_sq,
                               group.largest_sq, Steps(group), job.lr, job.beta1, job.beta2,

@@ -94,6 +94,18 @@ TEST(SessionDevices, PeersOfMessagesAndOfSums) {
   });
 }
 
+TEST(SessionDevices, NoPeersIfLaunchesBlock) {
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  WithSession([](Session& session) {
+    session.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+    const std::vector<VisibleDevices> visible(4);
+    EXPECT_EQ(SessionPeers(session, {}, visible), DevicePeers{});
+    session.options.links = DeviceLinks::kNccl;
+    EXPECT_THROW(SessionPeers(session, {}, visible), Error);
+  });
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+}
+
 // A sum needs two connections, which messages of the same replicas have anyway.
 TEST(SessionDevices, ASumGivesWayWhereConnectionsAreFew) {
   for (const char* connections : {"13", "12"}) {

@@ -14,17 +14,18 @@
 namespace pipewright {
 namespace {
 
-// A body with one float per group and holder. Nothing but sums is ever asked of it.
+// A body with one float per group and holder, after a weight without elements. Nothing but sums is
+// ever asked of it.
 class Floats : public StageBody {
  public:
   explicit Floats(const std::vector<std::vector<float>>& start) : values(start) {}
   Bundle Gradient(int group, int holder) override {
     float* at = &values[static_cast<size_t>(group)][static_cast<size_t>(holder)];
-    return {{{at, sizeof(float)}}, std::shared_ptr<void>(at, [](void*) {})};
+    return {{{nullptr, 0}, {at, sizeof(float)}}, std::shared_ptr<void>(at, [](void*) {})};
   }
   Bundle Scratch(int) override {
     auto memory = std::make_shared<float>(0.0f);
-    return {{{memory.get(), sizeof(float)}}, memory};
+    return {{{nullptr, 0}, {memory.get(), sizeof(float)}}, memory};
   }
   void Add(const Bundle& into, const Bundle& from) override { At(into) += At(from); }
   void Copy(const Bundle& into, const Bundle& from) override { At(into) = At(from); }
@@ -36,7 +37,7 @@ class Floats : public StageBody {
   std::vector<std::vector<float>> values;  // [group][holder]
 
  private:
-  static float& At(const Bundle& bundle) { return *static_cast<float*>(bundle.regions[0].data); }
+  static float& At(const Bundle& bundle) { return *static_cast<float*>(bundle.regions[1].data); }
 };
 
 // Adds in the order of the holders, as a single process would: holders of one term first.
