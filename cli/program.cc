@@ -160,6 +160,8 @@ int RunProgram(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global) {
   OpenStandardStreams();
+  // A parent that ignores it would keep this process from seeing how its own children end.
+  std::signal(SIGCHLD, SIG_DFL);
   const int code = Run(name, description, adders, argc, argv, add_global);
   if (code != kSuccess) return code;
   const std::string missing = OutputError();

@@ -407,14 +407,19 @@ static Candidates CandidatesInShared(const std::string& from, Transport& transpo
   return candidates;
 }
 
-// Returns the checkpoints of all hosts, newest first; one checkpoint has the same description on
-// every host. The path is this rank's, "" if its host lacks the checkpoint.
+// Returns the checkpoints of all hosts, newest first, and last those of later steps than `latest`
+// names, as ListCheckpoints does; one checkpoint has the same description on every host. The path
+// is this rank's, "" if its host lacks the checkpoint.
 static Candidates CandidatesApart(const std::string& from, Transport& transport) {
   Json mine = Json::array();
+  int64_t latest = -1;                         // the step that `latest` names
   std::map<std::string, std::string> path_of;  // by hash
   Phase(transport, "looking for checkpoints", [&] {
     std::vector<std::string> own{from};
-    if (!fs::exists(fs::path(from) / "checkpoint.json")) own = ListCheckpoints(from);
+    if (!fs::exists(fs::path(from) / "checkpoint.json")) {
+      own = ListCheckpoints(from);
+      latest = LatestStep(from);
+    }
     for (const std::string& path : own) try {
         const RunCheckpoint checkpoint = ReadRunCheckpoint(path);
         mine.push_back({checkpoint.step, checkpoint.hash});
@@ -427,10 +432,14 @@ static Candidates CandidatesApart(const std::string& from, Transport& transport)
   for (const std::string& of_rank : transport.AllGather(mine.dump()))
     for (const Json& one : ParseJson(of_rank, from))
       all.emplace(one[0].get<int64_t>(), one[1].get<std::string>());
-  Candidates candidates;
+  // A host that died before its part of the newest was complete names an earlier step.
+  for (const std::string& of_rank : transport.AllGather(std::to_string(latest)))
+    latest = std::max<int64_t>(latest, std::stoll(of_rank));
+  Candidates candidates, later;
   for (auto one = all.rbegin(); one != all.rend(); ++one)
-    candidates.emplace_back("the checkpoint of step " + std::to_string(one->first),
-                            path_of[one->second]);
+    (latest >= 0 && one->first > latest ? later : candidates)
+        .emplace_back("the checkpoint of step " + std::to_string(one->first), path_of[one->second]);
+  candidates.insert(candidates.end(), later.begin(), later.end());
   return candidates;
 }
 

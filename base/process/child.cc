@@ -86,12 +86,14 @@ ChildResult RunChild(const std::vector<std::string>& command, const ChildLimits&
   close(err[0]);
   int status = 0;
   rusage used{};
-  while (wait4(pid, &status, 0, &used) < 0 && errno == EINTR) {
+  int waited = 0;
+  while ((waited = wait4(pid, &status, 0, &used)) < 0 && errno == EINTR) {
   }
   for (const timeval& time : {used.ru_utime, used.ru_stime})
     result.cpu_seconds +=
         static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (waited < 0) result.code = kFailure;  // where SIGCHLD is ignored, how it ended is lost
   return result;
 }
 

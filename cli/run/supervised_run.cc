@@ -22,9 +22,9 @@ bool wanted = false;
 
 // The ranks do not get these options.
 const std::vector<StartOption> kSupervised = {
-    {"--restarts", true}, {"--mpirun", true},      {"--hosts", true},       {"-n", true},
-    {"--elastic", false}, {"--conf", true},        {"--resume", false},     {"--tune", false},
-    {"--tuned", true},    {"--tune-memory", true}, {"--tune-budget", true},
+    {"--restarts", true}, {"--mpirun", true}, {"--hosts", true},       {"-n", true},
+    {"--elastic", false}, {"--conf", true},   {"--resume", false},     {"--resume-from", true},
+    {"--tune", false},    {"--tuned", true},  {"--tune-memory", true}, {"--tune-budget", true},
 };
 
 // Returns the number of ranks of the run's conf or device map.
@@ -87,7 +87,8 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   o.package = run.package;
   o.conf = run.conf;
   // Resumes from a checkpoint only if the user asks for it; starting ranks is not enough.
-  o.resumes = trains && run.resume_from.empty() && (o.restarts > 0 || run.resume);
+  o.resumes = trains && (o.restarts > 0 || run.resume);
+  o.resume_from = run.resume_from;
   o.stops = trains;
   if (o.resumes) {
     std::string checkpoints = "unknown";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
@@ -277,18 +279,23 @@ size_t VerifyRunCheckpoint(const std::string& path) {
   return checkpoint.files.size();
 }
 
+int64_t LatestStep(const std::string& folder) { return StepOf(NamedLatest(folder)); }
+
 std::vector<std::string> ListCheckpoints(const std::string& folder) {
-  std::vector<std::pair<int64_t, std::string>> found;
+  // Whether it is the latest, whether it is not later, its step, and its path.
+  std::vector<std::tuple<bool, bool, int64_t, std::string>> found;
   if (!fs::is_directory(folder)) return {};
-  std::string latest = Latest(folder);
+  const std::string latest = Latest(folder);
+  const int64_t last = LatestStep(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {
-    std::string name = entry.path().filename().string();
-    if (StepOf(name) >= 0 && Complete(entry.path()))
-      found.emplace_back(name == latest ? INT64_MAX : StepOf(name), entry.path().string());
+    const std::string name = entry.path().filename().string();
+    const int64_t step = StepOf(name);
+    if (step >= 0 && Complete(entry.path()))
+      found.emplace_back(name == latest, last < 0 || step <= last, step, entry.path().string());
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<std::string> paths;
-  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  for (auto& one : found) paths.push_back(std::move(std::get<3>(one)));
   return paths;
 }
 

@@ -71,8 +71,12 @@ void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);
 // belongs to no checkpoint of a run. Throws Error for a changed or missing file.
 size_t VerifyRunCheckpoint(const std::string& path);
 
+// Returns the step of the checkpoint that `latest` in `folder` names, even if that is not there; -1
+// if it names none.
+int64_t LatestStep(const std::string& folder);
 // Returns the complete checkpoints in `folder`: the one that `latest` names, then the others,
-// newest first.
+// newest first. Those of later steps than `latest` names come last: a run that went back has left
+// them behind.
 std::vector<std::string> ListCheckpoints(const std::string& folder);
 
 // Returns "PATH: why" for step folders without checkpoint.json and, unless `step_folders`, for a

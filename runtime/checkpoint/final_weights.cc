@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -77,13 +78,15 @@ std::string SaveFinalWeights(Session& session, const std::string& checkpoint) {
 std::string SaveElsewhere(Session& session, const std::string& name) {
   Transport& transport = session.transport;
   std::vector<std::string> tried;
-  for (const std::string& folder : {fs::temp_directory_path().string(), std::string("/dev/shm")}) {
+  std::error_code none;  // TMPDIR may name something else than a folder
+  const std::string temporary = transport.AllGather(fs::temp_directory_path(none).string())[0];
+  for (const std::string& folder : {temporary, std::string("/dev/shm")}) {
+    if (folder.empty()) continue;
     std::string path = folder + "/pipewright-weights-XXXXXX";
     if (transport.rank() == 0) (void)!mkdtemp(path.data());
     path = transport.AllGather(path)[0] + "/" + name;
     if (TrySave(session, path).empty())
       return "\n  the weights were saved in " + path + " instead: move them from there";
-    std::error_code none;
     if (transport.rank() == 0) fs::remove(fs::path(path).parent_path(), none);
     tried.push_back(folder);
   }

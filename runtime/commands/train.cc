@@ -23,6 +23,7 @@
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/output_locks.h"
+#include "runtime/reports/metrics_file.h"
 #include "runtime/reports/offload_report.h"
 #include "runtime/reports/progress.h"
 #include "runtime/reports/step_reports.h"
@@ -166,7 +167,8 @@ class Trainer {
     for (step_ = resumed_.step; step_ < job_.steps && !stopped_; step_ = next_) {
       const double end = RunSteps();
       busy += session_.busy;
-      stopped_ = stop.AfterStep();
+      // Asked to stop in the last step, the run is complete.
+      stopped_ = stop.AfterStep() && next_ < job_.steps;
       SaveCheckpoint();
       Evaluation evaluation;
       const bool validates = Validate(evaluation);
@@ -365,6 +367,8 @@ class Trainer {
     while (progress_ && steps_->Next(said_ < steps, report, validation)) {
       progress_->Step(report, reports_->newest());
       said_ = report.step + 1;
+      // A complete checkpoint must have its steps' lines, even if the host loses its power.
+      if (checkpointer_ && report.checkpoint >= 0) SyncMetrics(job_.metrics);
       if (checkpointer_) checkpointer_->Told(said_);
     }
   }
@@ -391,14 +395,22 @@ class Trainer {
           std::find(others.begin(), others.end(), found.name) == others.end())
         others.push_back(found.name);
     }
-    const std::vector<std::string> all = ListCheckpoints(job_.checkpoint.folder);
-    if (options_.resume && all.size() > 1 && all[0] == resumed_.path &&
-        std::filesystem::path(all[1]).filename().string() > CheckpointName(resumed_.step))
-      PrintWarning(job_.checkpoint.folder + "/latest names " + resumed_.path + ", and " + all[1] +
-                   " is of a later step: to resume from that one, use --resume-from");
+    if (options_.resume) WarnOfLater();
     if (!others.empty())
       PrintWarning("changed since " + resumed_.path + " was written: " + Join(others, ", ") +
                    ". The run uses the current files");
+  }
+
+  // Names the newest checkpoint that is not used, since `latest` names an earlier step.
+  void WarnOfLater() const {
+    const std::string& folder = job_.checkpoint.folder;
+    const int64_t step = LatestStep(folder);
+    if (step < 0) return;
+    const std::string latest = CheckpointName(step);
+    for (const std::string& path : ListCheckpoints(folder))
+      if (path != resumed_.path && std::filesystem::path(path).filename().string() > latest)
+        return PrintWarning(folder + "/latest names " + folder + "/" + latest + ", and " + path +
+                            " is of a later step: to resume from that one, use --resume-from");
   }
 
   // Says what the run has kept, if that is not all that was asked for.

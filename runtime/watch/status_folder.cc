@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -64,6 +65,15 @@ void RemoveUnusedStatusFolders() {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(entry.path(), failed);
     close(fd);
   }
+}
+
+void RemoveOtherStatusFiles(const std::string& folder, const std::set<std::string>& kept) {
+  std::error_code failed;
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(folder, failed))
+    if (entry.path().extension() == ".status" && !kept.count(entry.path().filename().string()))
+      others.push_back(entry.path());
+  for (const fs::path& other : others) fs::remove(other, failed);
 }
 
 }  // namespace pipewright

@@ -1,6 +1,7 @@
 // Folders in shared memory that hold the status files of a run on one host, and their removal after
 // all of its processes were killed.
 #pragma once
+#include <set>
 #include <string>
 
 namespace pipewright {
@@ -27,5 +28,8 @@ class StatusFolderUse {
 // Removes the status folders in StatusBase() that no process uses any more. Only the lock proves
 // that: containers share StatusBase(), so names and process ids may be those of other containers.
 void RemoveUnusedStatusFolders();
+
+// Removes the status files in `folder` except those of these names: they are of an earlier run.
+void RemoveOtherStatusFiles(const std::string& folder, const std::set<std::string>& kept);
 
 }  // namespace pipewright

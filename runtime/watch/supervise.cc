@@ -50,6 +50,7 @@ struct RunEnd {
   int code = 0;             // as in a shell: 128 + signal
   bool asked = false;       // to end after its step
   bool terminated = false;  // by a signal to the supervisor
+  int signal = 0;           // that signal
   bool hung = false;        // it was killed because it did not end after its ranks
 };
 
@@ -82,6 +83,7 @@ int Start(const std::vector<std::string>& command, int stderr_file) {
   if (pid < 0) throw Error("fork", strerror(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  std::signal(SIGPIPE, SIG_DFL);
   // Ctrl-C and Ctrl-Z at the terminal reach only the supervisor, which decides what to forward.
   setpgid(0, 0);
   sigset_t set = Handled();
@@ -136,8 +138,13 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
   bool passed_on = true;  // the request to end after a step
   for (int waited = 0, over = 0;;) {
     int status = 0;
-    if (waitpid(pid, &status, WNOHANG) == pid) {
+    const int waited_for = waitpid(pid, &status, WNOHANG);
+    if (waited_for == pid) {
       end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return end;
+    }
+    if (waited_for < 0 && errno == ECHILD) {  // how it ended is lost
+      end.code = kFailure;
       return end;
     }
     timespec second{1, 0};
@@ -151,6 +158,7 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
                      kEndsAfterStep);
     } else if (signal == SIGTERM || signal == SIGINT) {
       end.terminated = true;
+      end.signal = signal;
       kill(pid, SIGTERM);
     }
     if (!passed_on && TakeSignals(limits)) {
@@ -204,6 +212,8 @@ class Supervisor {
     use_ = StatusFolderUse(folder_);
     setenv("PIPEWRIGHT_STATUS", folder_.c_str(), 1);
     SetMpirunDefaults(hosts_.empty());
+    // The training is worth more than what is said of it.
+    std::signal(SIGPIPE, SIG_IGN);
     sigset_t set = Handled();
     sigprocmask(SIG_BLOCK, &set, nullptr);
   }
@@ -214,8 +224,11 @@ class Supervisor {
 
   int Run() {
     int64_t reached = -1;  // last step of the previous runs
+    const std::string before = NewestVersion();
     for (int restart = 0;; ++restart) {
-      const std::string newest = Newest(), from = ChooseCheckpoint();
+      const std::string newest = NewestVersion();
+      const bool as_asked = !options_.resume_from.empty() && newest == before;
+      const std::string from = as_asked ? options_.resume_from : ChooseCheckpoint();
       const RunEnd end = RunOnce(from);
       if (end.code == kSuccess || end.code == kUsage || end.terminated || end.asked)
         return end.code;
@@ -235,9 +248,16 @@ class Supervisor {
         return end.code;
       }
       // A run that wrote a newer checkpoint did not fail because of the one it began with.
-      if (step >= 0 && !from.empty() && Newest() == newest) ++failures_[from];
-      if (Newest() != newest) failures_.erase(Newest());
-      if (options_.elastic) Shrink(step <= reached);
+      if (step >= 0 && !from.empty() && NewestVersion() == newest) ++failures_[from];
+      if (NewestVersion() != newest) failures_.erase(Newest());
+      if (options_.elastic) {
+        const RunEnd told = Shrink(step <= reached);
+        if (told.terminated) return 128 + told.signal;
+        if (told.asked) {
+          Say(text + " and is not started again, as asked");
+          return end.code;
+        }
+      }
       reached = std::max(reached, step);
       Say(text + "; restart " + std::to_string(restart + 1) + " of " +
           std::to_string(options_.restarts) + " on " + Counted(ranks_, "rank"));
@@ -288,14 +308,26 @@ class Supervisor {
     return there.empty() ? "" : there[0];
   }
 
+  // Names the newest checkpoint and when it was written: a run that went back may replace the one
+  // that was there.
+  std::string NewestVersion() const {
+    const std::string newest = Newest();
+    if (newest.empty()) return "";
+    std::error_code ignored;
+    const auto time = std::filesystem::last_write_time(newest + "/checkpoint.json", ignored);
+    return newest + " " + std::to_string(time.time_since_epoch().count());
+  }
+
   // Returns the checkpoint that the next run resumes from: the newest, unless two runs have failed
-  // from it.
+  // from it. One of a later step than that is left from before the user went back.
   std::string ChooseCheckpoint() const {
     const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);
     for (const std::string& path : there) {
       if (auto found = failures_.find(path); found != failures_.end() && found->second > 1)
         continue;
       if (path == there[0]) return path;
+      if (std::filesystem::path(path).filename() > std::filesystem::path(there[0]).filename())
+        continue;
       try {
         VerifyRunCheckpoint(path);
       } catch (const std::exception& e) {
@@ -316,9 +348,10 @@ class Supervisor {
     if (!hosts_.empty()) words.insert(words.end(), {"--host", Join(hosts_, ",")});
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
-    if (options_.resumes && from == Newest())
+    const bool as_asked = !options_.resume_from.empty() && from == options_.resume_from;
+    if (options_.resumes && !as_asked && from == Newest())
       words.push_back("--resume");
-    else if (options_.resumes)
+    else if (options_.resumes || as_asked)
       words.insert(words.end(), {"--resume-from", from});
     std::string conf = options_.conf;
     if (ranks_ != options_.ranks) {
@@ -330,24 +363,30 @@ class Supervisor {
     return words;
   }
 
-  void Shrink(bool stuck) {
+  // Returns which signals have arrived meanwhile. After one, no more hosts are probed.
+  RunEnd Shrink(bool stuck) {
+    RunEnd told;
     if (!hosts_.empty()) {
       std::erase_if(hosts_, [&](const std::string& host) {
+        if (told.terminated || told.asked) return false;
         std::vector<std::string> words = MpirunWords(options_);
         words.insert(words.end(), {"--host", NameOf(host), "-n", "1", "true"});
-        bool answers = WaitFor(Start(words, -1), {.limit = 10}).code == 0;
+        told = WaitFor(Start(words, -1), {.limit = 10});
+        const bool answers = told.code == 0 || told.terminated;
         if (!answers) Say("host " + NameOf(host) + " does not answer and is left out");
         return !answers;
       });
+      if (told.terminated || told.asked) return told;
       if (hosts_.empty()) throw Error("hosts", "none of them answers");
       int slots = 0;
       for (const std::string& host : hosts_) slots += Slots(host);
       if (slots < ranks_) {
         ranks_ = slots;
-        return;
+        return told;
       }
     }
     if (stuck && ranks_ > 1) --ranks_;
+    return told;
   }
 
   // Ends all processes that the run has left on this host.

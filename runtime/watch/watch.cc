@@ -300,6 +300,13 @@ void Watch::Join(Transport& transport) {
   if (folder.empty())
     folder = StatusBase() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
   s.status.SetRank(rank);
+  // A folder that the user names may hold files of an earlier run, which would stop this one or get
+  // processes killed that are not its ranks. All are gone before the first rank names its own.
+  const std::string mine = std::filesystem::path(s.path).filename().string();
+  const std::vector<std::string> names = transport.AllGather(mine);
+  Phase(transport, "keeping status files", [&] {
+    if (!s.options.folder.empty()) RemoveOtherStatusFiles(folder, {names.begin(), names.end()});
+  });
   Phase(transport, "keeping status files", [&] {
     if (first_here) RemoveUnusedStatusFolders();
     StatusFolderUse use(folder);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <new>
@@ -73,6 +74,13 @@ TEST_F(RunProgramTest, TurnsExceptionsIntoExitCodes) {
             "pipewright: there is not enough memory for this\n");
   EXPECT_EQ(RunLine({"plan", "code"}, Throw).code, 7);
   EXPECT_EQ(RunLine({"plan", "code"}, Throw).err, "");
+}
+
+// A parent that ignores SIGCHLD hands that down.
+TEST_F(RunProgramTest, SeesHowItsChildrenEnd) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(RunLine({"plan"}, Throw).code, kSuccess);
+  EXPECT_TRUE(std::signal(SIGCHLD, before) == SIG_DFL);
 }
 
 TEST_F(RunProgramTest, KnowsTheCommandsOfBothPrograms) {

@@ -431,6 +431,27 @@ class Ending(RunCase):
         self.assertEqual(left, [], running.text)
         self.assertIn(f"on {LONG_NAME} (pid {ranks[0]}) has been stopped for 2 s", running.text)
 
+    def test_status_files_of_an_earlier_run(self):
+        """A folder that the user names keeps them; those of a run that was stopped do not stop the next one."""
+        kept = {"PIPEWRIGHT_STATUS": str(self.path("status")), "PIPEWRIGHT_FAULTS": "delay=0.05"}
+        running = Running(["mpirun", "-n", 3, RUN, "train", self.package, self.job(100000)], self.path("output.txt"), kept)
+        self.addCleanup(running.wait, 0)
+        self.until_steps(running, 1)
+        for rank in running.ranks():
+            os.kill(rank, signal.SIGUSR1)
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertTrue(self.path("status/rank-2.status").exists())
+        self.setUp()
+        conf = self.path("two.json")
+        self.succeed(pipewright("conf", self.package, "--ranks", 2, "-o", conf))
+        result = self.succeed(call(["mpirun", "-n", 2, RUN, "train", self.package, self.job(20), "--conf", conf],
+                                   environment=kept))
+        self.assertNotIn("stopped after", result.out)
+        self.assertEqual([line["step"] for line in self.lines()], list(range(1, 21)))
+        self.assertEqual(sorted(path.name for path in self.path("status").glob("*.status")),
+                         ["rank-0.status", "rank-1.status"])
+
     # --- where messages appear ---
 
     def test_rank_0_says_all(self):

@@ -1,15 +1,27 @@
 #include "base/files/owner_lock.h"
 
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "base/files/read_file.h"
 #include "tests/temp_folder.h"
+
+static int flock_error = 0;  // of each call, as over NFS; 0: locks work
+
+// Takes the place of the C library's.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (flock_error == 0) return static_cast<int>(syscall(SYS_flock, fd, operation));
+  errno = flock_error;
+  return -1;
+}
 
 namespace pipewright {
 
@@ -122,6 +134,41 @@ TEST(OwnerLock, IsTakenAsUnlockedWhereThereIsNoLock) {
   OwnerLock lock(TempPath("none") + "/there/lock");
   EXPECT_TRUE(lock.Take());
   EXPECT_NE(lock.unlocked(), "");
+}
+
+TEST(OwnerLock, RemovesNoFileOfAnother) {
+  const std::string file = TempPath("lock");
+  for (const std::string& text : {std::string(R"({"host": "far", "pid": 1})"), std::string()}) {
+    if (!text.empty()) std::ofstream(file) << text;
+    flock_error = ENOLCK;
+    {
+      OwnerLock lock(file);
+      EXPECT_TRUE(lock.Take());
+      EXPECT_NE(lock.unlocked(), "");
+    }
+    flock_error = 0;
+    EXPECT_EQ(std::filesystem::exists(file), !text.empty()) << "only its own file goes";
+    std::filesystem::remove(file);
+  }
+}
+
+// Over NFS, only a file that is opened for writing can be locked.
+TEST(OwnerLock, IsTakenIfItsFileMayOnlyBeRead) {
+  const std::string file = TempPath("lock");
+  std::ofstream(file) << R"({"host": "far", "machine": "another", "pid": 7})";
+  std::filesystem::permissions(file, std::filesystem::perms(0444));
+  const bool root = geteuid() == 0;
+  if (root && seteuid(65534) != 0) return;  // root may write everything
+  const bool reached = std::ifstream(file).good();
+  flock_error = EBADF;
+  OwnerLock lock(file);
+  const bool got = lock.Take();
+  flock_error = 0;
+  if (root && seteuid(0) != 0) _exit(1);
+  if (!reached) return;  // the folder of the tests is closed to others
+  EXPECT_FALSE(got) << lock.unlocked();
+  EXPECT_NE(lock.owner().text.find("pid 7 on far"), std::string::npos) << lock.owner().text;
+  EXPECT_TRUE(std::filesystem::exists(file));
 }
 
 TEST(OwnerLock, LiesBesideFilesAndInFolders) {

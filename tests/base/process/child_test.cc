@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "base/files/read_file.h"
 #include "tests/temp_folder.h"
 
@@ -56,6 +58,15 @@ TEST(Child, CountsItsTime) {
       RunChild({"sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"});
   EXPECT_GT(result.cpu_seconds, 0);
   EXPECT_LT(result.cpu_seconds, 600);
+}
+
+// Then the system does not keep how a program has ended.
+TEST(Child, HasFailedWhereSigchldIsIgnored) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  const ChildResult result = RunChild({"sh", "-c", "echo out; exit 3"});
+  std::signal(SIGCHLD, before);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.out, "out\n");
 }
 
 TEST(Child, HasNothingToRead) { EXPECT_EQ(RunChild({"cat"}).out, ""); }

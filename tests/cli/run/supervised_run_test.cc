@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/files/read_file.h"
 #include "base/text.h"
+#include "runtime/watch/supervise.h"
 #include "tests/runtime/small_package.h"
 
 namespace pipewright {
@@ -33,15 +35,17 @@ struct Supervised {
 };
 
 // Runs the command line in a process of its own, since it sets variables and blocks signals. The
-// runs of mpirun end with these codes, one after the other.
+// runs of mpirun end with these codes, one after the other; the second one first does what `second`
+// says.
 Supervised RunApart(Words words, const RunOptions& run, bool trains = true,
-                    const std::vector<int>& codes = {0}) {
+                    const std::vector<int>& codes = {0}, const std::string& second = "") {
   const std::string script = TempPath("mpirun.sh"), log = TempPath("started"),
                     err = TempPath("stderr");
   std::string text = "for word; do printf '%s\\n' \"$word\"; done >> " + log + "\necho >> " + log +
                      "\ncase $(grep -c '^$' " + log + ") in\n";
   for (size_t i = 0; i < codes.size(); ++i)
-    text += std::to_string(i + 1) + ") exit " + std::to_string(codes[i]) + ";;\n";
+    text += std::to_string(i + 1) + ") " + (i == 1 && !second.empty() ? second + "; " : "") +
+            "exit " + std::to_string(codes[i]) + ";;\n";
   WriteFile(script, text + "esac\nexit 98\n");
   std::filesystem::remove(log);
   words.insert(words.begin(), {"pipewright-run", "--mpirun", "sh " + script});
@@ -156,7 +160,8 @@ TEST(RunSupervised, ResumesWhereThatIsAskedFor) {
   EXPECT_EQ(resumes(again, run), "--resume");
   EXPECT_EQ(resumes(again, run, false), "J");
   run.resume_from = "there";
-  EXPECT_EQ(resumes(again, run), "J");
+  EXPECT_EQ(resumes(again, run), "there");
+  EXPECT_EQ(resumes(one, run), "there");
   run = Small();  // without checkpoints
   run.resume = true;
   EXPECT_EQ(resumes(one + Words{"--resume"}, run), "--resume");  // the ranks say what is wrong
@@ -185,6 +190,68 @@ TEST(RunSupervised, StartsFailedRunsAgain) {
   EXPECT_EQ(done.code, 2);
   EXPECT_EQ(done.started.size(), 1u);
   EXPECT_EQ(done.err, "");
+}
+
+TEST(RunSupervised, RestartsFromItsOwnCheckpointOnceThereIsOne) {
+  const std::string folder = TempPath("checkpoints"), newest = folder + "/step-00000004";
+  // Of an earlier run; the run replaces the first one.
+  for (const char* step : {"/step-00000004", "/step-00000009"}) {
+    std::filesystem::create_directories(folder + step);
+    WriteFile(folder + step + "/checkpoint.json", "{}");
+  }
+  WriteFile(folder + "/latest", "step-00000004\n");
+  RunOptions run = Small(R"(, "checkpoint": {"to": ")" + folder + R"(", "every": 1})");
+  run.resume_from = "there";
+  const Words words = {"train", "P", "--resume-from", "there", "J", "--restarts", "2"};
+  const Supervised done = RunApart(words, run, true, {7, 7, 0},
+                                   "sleep 0.1; echo '{ }' > " + newest + "/checkpoint.json");
+  EXPECT_EQ(done.code, 0) << done.err;
+  ASSERT_EQ(done.started.size(), 3u) << done.err;
+  const Words from_there = Start({"-n", "2"}, {"train", "P", "J", "--resume-from", "there"});
+  EXPECT_EQ(done.started[0], from_there);
+  EXPECT_EQ(done.started[1], from_there);
+  EXPECT_EQ(done.started[2], Start({"-n", "2"}, {"train", "P", "J", "--resume"}));
+}
+
+// The second run of mpirun asks whether a host answers.
+TEST(RunSupervised, SignalsDuringTheProbeOfHostsCount) {
+  const RunOptions run = Small(kCheckpoints);
+  const Words words = {"train", "P", "J", "--restarts", "1", "--elastic", "--hosts", "a:1,b:1"};
+  const Words probe = {"--host", "a", "-n", "1", "true"};
+  Supervised done = RunApart(words, run, true, {7, 0}, "kill -TERM $PPID; exec sleep 100");
+  EXPECT_EQ(done.code, 128 + SIGTERM) << done.err;
+  ASSERT_EQ(done.started.size(), 2u) << done.err;
+  EXPECT_EQ(done.started[1], probe);
+  EXPECT_EQ(done.err, "");
+  done = RunApart(words, run, true, {7, 0}, "kill -USR1 $PPID; sleep 1");
+  EXPECT_EQ(done.code, 7) << done.err;
+  EXPECT_EQ(done.started.size(), 2u) << done.err;
+  EXPECT_EQ(done.err,
+            "pipewright-run: the run ended with code 7 and is not started again, as asked\n");
+}
+
+TEST(Supervise, GoesOnIfNobodyReadsWhatItSays) {
+  const std::string script = TempPath("mpirun.sh");
+  // What it starts can still be ended by SIGPIPE.
+  WriteFile(script, "echo lost >&2\nsleep 0.5\nkill -PIPE $$\nexit 5\n");
+  const pid_t pid = fork();
+  if (pid == 0) {
+    int ends[2];
+    if (pipe(ends) != 0) _exit(98);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    std::signal(SIGPIPE, SIG_DFL);
+    SuperviseOptions options;
+    options.program = "pipewright-run";
+    options.mpirun = "sh " + script;
+    options.ranks = 1;
+    _exit(Supervise(options));
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status)) << "died of signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGPIPE);
 }
 
 TEST(RunSupervised, RefusesBeforeAnythingStarts) {

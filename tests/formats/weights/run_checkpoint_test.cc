@@ -76,6 +76,21 @@ TEST(RunCheckpoint, KeepsTheLastAndNeverTouchesLaterOnes) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 4);
 }
 
+TEST(RunCheckpoint, ListsThoseThatARunLeftBehindLast) {
+  std::string folder = Fresh("checkpoints");
+  for (int64_t step : {1, 2, 5, 6, 3}) Commit(folder, step, "content");
+  EXPECT_EQ(LatestStep(folder), 3);
+  EXPECT_EQ(Names(folder), (Strings{"step-00000003", "step-00000002", "step-00000001",
+                                    "step-00000006", "step-00000005"}));
+  fs::remove_all(folder + "/step-00000003");  // `latest` still says how far the run had come
+  EXPECT_EQ(Names(folder),
+            (Strings{"step-00000002", "step-00000001", "step-00000006", "step-00000005"}));
+  fs::remove(folder + "/latest");
+  EXPECT_EQ(LatestStep(folder), -1);
+  EXPECT_EQ(Names(folder),
+            (Strings{"step-00000006", "step-00000005", "step-00000002", "step-00000001"}));
+}
+
 TEST(RunCheckpoint, ReplacesOneOfTheSameStep) {
   std::string folder = Fresh("checkpoints");
   Commit(folder, 1, "old");

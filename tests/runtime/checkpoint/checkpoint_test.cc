@@ -115,6 +115,20 @@ TEST(Resume, PassesOverWhatIsDamagedAndRefusesOtherRuns) {
   EXPECT_EQ(resume(SmallJob(), TempPath("nowhere")), (std::pair<std::string, std::string>("", "")));
 }
 
+TEST(Resume, TakesWhatLatestNamesAlsoOnHostsApart) {
+  const std::string folder = TempPath("went-back"), package = SmallPackage("went-back.pkg");
+  Train(folder, SmallJob(), 3);
+  WriteFile(folder + "/latest", "step-00000002\n");
+  SmallData data;
+  for (const bool apart : {false, true})
+    WithSession(
+        package, 2, SmallJob(), data,
+        [&](Session& session) {
+          EXPECT_EQ(Resume(folder, session, apart).path, folder + "/step-00000002") << apart;
+        },
+        /*resumes=*/true);
+}
+
 // The weights would be of no use, and the older checkpoints must stay.
 TEST(Checkpointer, SavesNoNanThatTrainingMade) {
   const std::string folder = TempPath("nan");

@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -54,6 +56,21 @@ TEST(StatusFolder, GoesWithAProcessThatIsKilled) {
   EXPECT_FALSE(std::filesystem::exists(used));
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST(StatusFolder, LosesTheStatusFilesOfAnEarlierRun) {
+  const std::string folder = Folder("named");
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"rank-0.status", "rank-7.status", "pipewright-h-1.status",
+                           "pipewright-h-2.status", "notes.txt"})
+    std::ofstream(folder + "/" + name) << "x";
+  RemoveOtherStatusFiles(folder, {"pipewright-h-2.status"});
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    left.insert(entry.path().filename().string());
+  EXPECT_EQ(left, (std::set<std::string>{"pipewright-h-2.status", "notes.txt"}));
+  std::filesystem::remove_all(folder);
+  RemoveOtherStatusFiles(folder, {});  // it need not be there
 }
 
 }  // namespace
