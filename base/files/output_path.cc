@@ -1,5 +1,6 @@
 #include "base/files/output_path.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,5 +25,13 @@ bool IsStream(const std::string& path) {
 }
 
 bool IsStandardOutput(const std::string& path) { return OpenDescriptor(path) == STDOUT_FILENO; }
+
+void SyncOutput(const std::string& path) {
+  if (path.empty() || IsStream(path)) return;
+  const int fd = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)fdatasync(fd);
+  close(fd);
+}
 
 }  // namespace pipewright

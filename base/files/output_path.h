@@ -13,4 +13,8 @@ bool IsStandardOutput(const std::string& path);
 // -1 for other paths.
 int OpenDescriptor(const std::string& path);
 
+// Waits until what was written to a file is on its disk. Does nothing for "" and for pipes and
+// devices, or if it fails.
+void SyncOutput(const std::string& path);
+
 }  // namespace pipewright

@@ -115,17 +115,15 @@ bool OwnerLock::Take() {
   for (int tries = 0; tries == 0 || !StillThere(fd, file_); ++tries) {
     if (fd >= 0) close(fd);
     fd = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    const bool of_another = fd < 0 && errno == EACCES;  // it belongs to another user
-    if (of_another) fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES)  // it belongs to another user
+      fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
       unlocked_ = std::strerror(errno);
       return true;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && tries < kMostTries) continue;
     const int failure = tries < kMostTries ? errno : ESTALE;
-    // Over NFS, a file that may only be read cannot be locked, whether its owner lives or not.
-    const bool only_read = of_another && (failure == EBADF || failure == EACCES);
-    const bool taken = failure == EWOULDBLOCK || only_read;
+    const bool taken = failure == EWOULDBLOCK;
     const std::string text = Contents(fd);
     if (taken) {
       owner_ = ParseOwner(text);

@@ -96,7 +96,7 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
       checkpoints = ReadJobOf(run).checkpoint.folder;
     } catch (const Error&) {  // the ranks report it
     }
-    if (checkpoints.empty() && o.restarts > 0)
+    if (checkpoints.empty() && o.restarts > 0 && run.resume_from.empty())
       throw Error(run.job, "--restarts: the job writes no checkpoints to restart from",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
     o.resumes = !checkpoints.empty() || run.resume;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files/atomic_file.h"
+#include "base/files/output_path.h"
 #include "base/files/read_file.h"
 #include "base/json.h"
 #include "formats/weights/checkpoint.h"
@@ -297,6 +298,8 @@ void Checkpointer::Write(Shot& shot) try {
   // them.
   for (; told_ < shot.step; std::this_thread::sleep_for(milliseconds(2)))
     if (stop_) return;
+  // Even if the host loses its power.
+  if (transport_.rank() == 0) SyncOutput(session_.job.metrics);
   if (folder_.shared()) WriteFile(DoneFile(folder, transport_.rank()), shot.written.dump());
 } catch (const std::exception& e) {
   throw Error("rank " + std::to_string(transport_.rank()) + ", checkpoint of step " +

@@ -23,7 +23,6 @@
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/output_locks.h"
-#include "runtime/reports/metrics_file.h"
 #include "runtime/reports/offload_report.h"
 #include "runtime/reports/progress.h"
 #include "runtime/reports/step_reports.h"
@@ -367,8 +366,6 @@ class Trainer {
     while (progress_ && steps_->Next(said_ < steps, report, validation)) {
       progress_->Step(report, reports_->newest());
       said_ = report.step + 1;
-      // A complete checkpoint must have its steps' lines, even if the host loses its power.
-      if (checkpointer_ && report.checkpoint >= 0) SyncMetrics(job_.metrics);
       if (checkpointer_) checkpointer_->Told(said_);
     }
   }
@@ -406,6 +403,10 @@ class Trainer {
     const std::string& folder = job_.checkpoint.folder;
     const int64_t step = LatestStep(folder);
     if (step < 0) return;
+    if (resumed_.step > step)
+      return PrintWarning(resumed_.path + " is of a later step than " + folder +
+                          "/latest names: a run that went back has left it behind, and no other "
+                          "can be used");
     const std::string latest = CheckpointName(step);
     for (const std::string& path : ListCheckpoints(folder))
       if (path != resumed_.path && std::filesystem::path(path).filename().string() > latest)

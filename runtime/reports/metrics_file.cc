@@ -84,14 +84,6 @@ bool MetricsFile::Write() {
   return true;
 }
 
-void SyncMetrics(const std::string& path) {
-  if (path.empty() || IsStream(path)) return;
-  const int fd = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return;
-  (void)fdatasync(fd);  // training goes on without metrics, too
-  close(fd);
-}
-
 void MetricsFile::Add(const std::string& line, int64_t step) {
   constexpr size_t kMost = 16 << 20;  // bytes that may wait
   if (waiting_.size() + line.size() > kMost) {

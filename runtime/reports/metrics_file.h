@@ -34,8 +34,4 @@ class MetricsFile {
   bool told_ = false;  // true once it has said that lines wait
 };
 
-// Waits until the lines that were written to the metrics file are on its disk. Does nothing for ""
-// and for pipes and devices.
-void SyncMetrics(const std::string& path);
-
 }  // namespace pipewright

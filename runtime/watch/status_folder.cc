@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <regex>
 #include <utility>
 #include <vector>
 
@@ -68,11 +69,14 @@ void RemoveUnusedStatusFolders() {
 }
 
 void RemoveOtherStatusFiles(const std::string& folder, const std::set<std::string>& kept) {
-  std::error_code failed;
+  static const std::regex kOfRank(R"(rank-\d+\.status)");
   std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(folder, failed))
-    if (entry.path().extension() == ".status" && !kept.count(entry.path().filename().string()))
-      others.push_back(entry.path());
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed))
+    if (const std::string name = entry->path().filename().string();
+        std::regex_match(name, kOfRank) && !kept.count(name))
+      others.push_back(entry->path());
   for (const fs::path& other : others) fs::remove(other, failed);
 }
 

@@ -29,7 +29,8 @@ class StatusFolderUse {
 // that: containers share StatusBase(), so names and process ids may be those of other containers.
 void RemoveUnusedStatusFolders();
 
-// Removes the status files in `folder` except those of these names: they are of an earlier run.
+// Removes the files rank-N.status in `folder` except those of these names: they are of an earlier
+// run.
 void RemoveOtherStatusFiles(const std::string& folder, const std::set<std::string>& kept);
 
 }  // namespace pipewright

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/files/owner_lock.h"
@@ -225,6 +226,9 @@ class Supervisor {
   int Run() {
     int64_t reached = -1;  // last step of the previous runs
     const std::string before = NewestVersion();
+    if (!options_.resume_from.empty())
+      for (const std::string& path : ListCheckpoints(options_.checkpoints))
+        foreign_.insert(VersionOf(path));
     for (int restart = 0;; ++restart) {
       const std::string newest = NewestVersion();
       const bool as_asked = !options_.resume_from.empty() && newest == before;
@@ -312,10 +316,13 @@ class Supervisor {
   // that was there.
   std::string NewestVersion() const {
     const std::string newest = Newest();
-    if (newest.empty()) return "";
+    return newest.empty() ? "" : VersionOf(newest);
+  }
+
+  static std::string VersionOf(const std::string& path) {
     std::error_code ignored;
-    const auto time = std::filesystem::last_write_time(newest + "/checkpoint.json", ignored);
-    return newest + " " + std::to_string(time.time_since_epoch().count());
+    const auto time = std::filesystem::last_write_time(path + "/checkpoint.json", ignored);
+    return path + " " + std::to_string(time.time_since_epoch().count());
   }
 
   // Returns the checkpoint that the next run resumes from: the newest, unless two runs have failed
@@ -323,6 +330,7 @@ class Supervisor {
   std::string ChooseCheckpoint() const {
     const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);
     for (const std::string& path : there) {
+      if (foreign_.count(VersionOf(path))) continue;
       if (auto found = failures_.find(path); found != failures_.end() && found->second > 1)
         continue;
       if (path == there[0]) return path;
@@ -340,7 +348,7 @@ class Supervisor {
     }
     if (!there.empty())
       Say("two runs have failed from " + there[0] + ", and no older checkpoint is left to try");
-    return Newest();
+    return options_.resume_from.empty() ? Newest() : options_.resume_from;
   }
 
   std::vector<std::string> Command(const std::string& from) const {
@@ -349,7 +357,8 @@ class Supervisor {
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
     const bool as_asked = !options_.resume_from.empty() && from == options_.resume_from;
-    if (options_.resumes && !as_asked && from == Newest())
+    // With --resume, a damaged checkpoint would give way to one that this run has not written.
+    if (options_.resumes && options_.resume_from.empty() && from == Newest())
       words.push_back("--resume");
     else if (options_.resumes || as_asked)
       words.insert(words.end(), {"--resume-from", from});
@@ -414,6 +423,7 @@ class Supervisor {
   std::string folder_;
   StatusFolderUse use_;
   std::map<std::string, int> failures_;  // runs that failed from a checkpoint
+  std::set<std::string> foreign_;        // versions of checkpoints that other runs had left there
 };
 
 }  // namespace

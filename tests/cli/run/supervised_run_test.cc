@@ -210,7 +210,12 @@ TEST(RunSupervised, RestartsFromItsOwnCheckpointOnceThereIsOne) {
   const Words from_there = Start({"-n", "2"}, {"train", "P", "J", "--resume-from", "there"});
   EXPECT_EQ(done.started[0], from_there);
   EXPECT_EQ(done.started[1], from_there);
-  EXPECT_EQ(done.started[2], Start({"-n", "2"}, {"train", "P", "J", "--resume"}));
+  EXPECT_EQ(done.started[2], Start({"-n", "2"}, {"train", "P", "J", "--resume-from", newest}));
+  run = Small("");  // without checkpoints, each run goes back there
+  run.resume_from = "there";
+  const Supervised again = RunApart(words, run, true, {7, 7, 0});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.started, std::vector<Words>(3, from_there));
 }
 
 // The second run of mpirun asks whether a host answers.
