@@ -282,7 +282,7 @@ size_t VerifyRunCheckpoint(const std::string& path) {
 int64_t LatestStep(const std::string& folder) { return StepOf(NamedLatest(folder)); }
 
 std::vector<std::string> ListCheckpoints(const std::string& folder) {
-  // Whether it is the latest, whether it is not later, its step, and its path.
+  // Each entry says whether it is the latest, whether it is not later, its step, and its path.
   std::vector<std::tuple<bool, bool, int64_t, std::string>> found;
   if (!fs::is_directory(folder)) return {};
   const std::string latest = Latest(folder);

@@ -298,7 +298,7 @@ void Checkpointer::Write(Shot& shot) try {
   // them.
   for (; told_ < shot.step; std::this_thread::sleep_for(milliseconds(2)))
     if (stop_) return;
-  // Even if the host loses its power.
+  // The metrics must be on the disk even if the host loses power.
   if (transport_.rank() == 0) SyncOutput(session_.job.metrics);
   if (folder_.shared()) WriteFile(DoneFile(folder, transport_.rank()), shot.written.dump());
 } catch (const std::exception& e) {

@@ -194,7 +194,7 @@ TEST(RunSupervised, StartsFailedRunsAgain) {
 
 TEST(RunSupervised, RestartsFromItsOwnCheckpointOnceThereIsOne) {
   const std::string folder = TempPath("checkpoints"), newest = folder + "/step-00000004";
-  // Of an earlier run; the run replaces the first one.
+  // Both are of an earlier run, and this run replaces the first one.
   for (const char* step : {"/step-00000004", "/step-00000009"}) {
     std::filesystem::create_directories(folder + step);
     WriteFile(folder + step + "/checkpoint.json", "{}");

@@ -63,7 +63,7 @@ TEST(CostsOfStages, TheFirstBackwardOfAStepMakesTheSums) {
   EXPECT_EQ(peak({0, 0, 1}).first_W, 2 * 20 + 40);
 }
 
-// Whether a backward uses them or not.
+// They count whether a backward uses them or not.
 TEST(CostsOfStages, ARecomputedStageHoldsAllThatItReceives) {
   Profile profile = Chain();
   profile.values[0].consumers = {1, 2};
