@@ -40,7 +40,8 @@ TEST(TorchStages, LetTheWatchdogHearOfWaitsForTheDevice) {
     stages.ReadNumbers();
     const at::Tensor message = at::ones({3}, at::device(at::Device("sim:0")));
     hears_of([] {}, [&] { stages.OnHost(MakeBundle({message})); });
-    session.job.stop_on_nan = true;  // an evaluation then looks at each loss
+    session.job.stop_on_nan = true;  // a run that only evaluates then looks at each loss
+    session.options.training = false;
     stages.SetTraining(false);
     hears_of([] {}, forward);
   });
