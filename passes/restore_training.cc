@@ -18,7 +18,8 @@ static bool IsNone(const Value* value) {
 // batch in either mode.
 static bool AlwaysTraining(const Node* node, const c10::FunctionSchema& schema) {
   auto mean = schema.argumentIndexWithName("running_mean");
-  return mean && IsNone(node->inputs()[*mean]);
+  if (!mean) return schema.overload_name() == "no_stats";
+  return IsNone(node->inputs()[*mean]);
 }
 
 static bool CountsBatches(const Model& model, const Node* node) {

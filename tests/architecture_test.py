@@ -46,7 +46,7 @@ PARTS = {
 MOST_LINES, MOST_PARAMETERS = 80, 6
 LONG = {
     "compiler/import/export/export_arguments.cc:ExportConverter::Argument": 116,
-    "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 87,
+    "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 86,
     "formats/job.cc:ParseJob": 97,
     "formats/optimizer_job.cc:ReadOptimizer": 90,
     "formats/torch/pickle.cc:Step": 117,

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -147,8 +148,19 @@ const Node* FirstDifference(const torch::jit::Graph& a, const torch::jit::Graph&
   return comparison.different;
 }
 
+static void SpellLargeFloat(Node* constant, torch::jit::Graph& graph) {
+  const c10::IValue value = *torch::jit::toIValue(constant->output());
+  if (!value.isDouble()) return;
+  const double number = value.toDouble();
+  if (std::abs(number) < 1e10 || std::abs(number) >= 1e17 || number != std::trunc(number)) return;
+  torch::jit::WithInsertPoint before(constant);
+  Value* integer = graph.insertConstant(static_cast<int64_t>(number));
+  constant->output()->replaceAllUsesWith(graph.insert(c10::Symbol::aten("Float"), {integer}));
+}
+
 void MarkConstants(torch::jit::Graph& graph) {
   for (Node* node : AllNodes(graph)) {
+    if (node->kind() == torch::jit::prim::Constant) SpellLargeFloat(node, graph);
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema || schema->is_vararg()) continue;
     for (size_t i = 0; i < node->inputs().size() && i < schema->arguments().size(); ++i) {

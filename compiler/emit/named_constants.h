@@ -7,7 +7,8 @@
 namespace pipewright {
 
 // Replaces constants that have names by numbers that the functions below recognize in printed code,
-// and removes ends of slices that do not limit them (9223372036854775807).
+// and removes ends of slices that do not limit them (9223372036854775807). LibTorch prints floats
+// such as 1e12 like integers (IValue::repr), so they become float(1000000000000).
 void MarkConstants(torch::jit::Graph& graph);
 
 // Return printed code with the marked constants as names, or as their original numbers.

@@ -275,7 +275,11 @@ class Isolator {
     auto in_memory = [&](const Value* value) {
       return HasMemory(value) && Intersect(memory_.Of(value), memory);
     };
-    auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
+    // Of values inside branches and loops, it is not known.
+    auto has_gradient = [&](const Value* value) {
+      return gradient.count(value) > 0 || (value->type()->kind() == c10::TypeKind::TensorType &&
+                                           value->node()->owningBlock() != model_.graph->block());
+    };
     auto any = [](const auto& values, const auto& of) {
       return std::any_of(values.begin(), values.end(), of);
     };

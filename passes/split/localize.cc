@@ -48,6 +48,7 @@ class Localizer {
       for (Node* top : own)
         for (Node* user : WithInner(top))
           for (Value* input : user->inputs()) Collect(input);
+      first_ = own.empty() ? nullptr : own.front();
       for (Node* top : own) {
         const ErrorContext here(top);
         top_ = top;
@@ -61,7 +62,7 @@ class Localizer {
     // Lists and constants needed by returned values belong to the last module.
     module_ = assignment_.modules - 1;
     made_.clear();
-    top_ = model_.graph->return_node();
+    top_ = first_ = model_.graph->return_node();
     for (size_t i = 0; i < model_.graph->outputs().size(); ++i)
       if (Value* output = model_.graph->outputs()[i]; IsFree(output->node())) {
         Value* made = Local(output);
@@ -191,7 +192,8 @@ class Localizer {
     return true;
   }
 
-  // Returns this module's version of `value`, created before `top_` if needed.
+  // Returns this module's version of `value`, created before `top_` if needed, or if it is a size
+  // of a tensor that enters, before `first_`.
   Value* Local(Value* wanted) {
     std::vector<Value*> todo = {wanted};
     while (!todo.empty()) {
@@ -209,6 +211,7 @@ class Localizer {
       }
       torch::jit::WithInsertPoint before(top_);
       if (auto [tensor, dimension] = Carrier(value); !free && tensor) {
+        torch::jit::WithInsertPoint begin(first_);  // the module may change its shape in place
         Value* d = Own(model_.graph->insertConstant(dimension));
         Node* size =
             model_.graph->insertNode(model_.graph->create(c10::aten::size, {tensor, d}, 1));
@@ -262,7 +265,7 @@ class Localizer {
   ModuleAssignment& assignment_;
   std::set<const Node*> changed_;
   int module_ = 0;
-  Node* top_ = nullptr;
+  Node *first_ = nullptr, *top_ = nullptr;  // of the module, and the one that is looked at
   std::map<const Value*, Value*> made_;
   std::vector<Value*> entering_;
 };

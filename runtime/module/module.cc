@@ -181,6 +181,10 @@ static std::string PlaceInModel(const LoadedModule& module, const std::string& w
 }
 
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {
+  // At the end of a region without gradients, the code switches them on, also where a run has none.
+  const at::AutoGradMode restores(at::GradMode::is_enabled());
+  std::optional<at::AutoDispatchBelowAutograd> without;
+  if (!at::GradMode::is_enabled()) without.emplace();
   torch::jit::Stack stack;
   stack.reserve(inputs.size() + 1);
   stack.emplace_back(module.self);

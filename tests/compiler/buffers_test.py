@@ -3,7 +3,7 @@ import json
 
 import torch
 import torch.nn as nn
-from support import CompilerTest, export, pipe_split, unittest
+from support import CompilerTest, TwoLayers, export, pipe_split, unittest
 
 
 class Buffers(CompilerTest):
@@ -137,6 +137,18 @@ class Buffers(CompilerTest):
                            tolerance=1e-5)
                 self.check(Pair(norm), x, ["--split", "equal:2"], modules=2, tolerance=1e-5)
                 self.check(Pair(norm), x, modules=2, train=False, tolerance=1e-5)
+
+    def test_buffers_in_branches(self):
+        class Branches(TwoLayers):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.ones(4))
+
+            def forward(self, x):
+                y = torch.cond(x.sum() > 0, lambda h, s: torch.tanh(h) * s, lambda h, s: h * s, (self.a(x), self.scale))
+                self.scale = 0.9 * self.scale + 0.1 * y.detach().abs().mean(0)
+                return y
+        self.check(Branches(), [torch.rand(6, 4)])
 
 
 if __name__ == "__main__":

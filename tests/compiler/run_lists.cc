@@ -4,6 +4,7 @@
 // layout. Prints "lists", or why not, for each module.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
 #include <cstring>
 #include <iostream>

@@ -43,6 +43,12 @@ def copies(inputs):
     return [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
+class TwoLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+
 class CompilerTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import GPT, Digits
-from support import ROOT, CompilerTest, call, unittest
+from support import ROOT, CompilerTest, TwoLayers, call, save_file, unittest
 
 sys.path.insert(0, str(ROOT / "examples/torchscript"))
 import markers
@@ -443,6 +443,34 @@ class TorchScript(CompilerTest):
         found = self.run_modules(package, {"x": x}, train=False)
         for i, value in enumerate(model(x)):
             self.same(found[f"output.{i}"], value, f"output {i}")
+
+    def test_scripts_read_sizes_where_they_are_written(self):
+        class Late(TwoLayers):
+            def forward(self, x):
+                h = self.a(x)
+                size = h.shape
+                h.unsqueeze_(0)
+                return h * size[0]
+        self.check(Late(), [torch.randn(6, 4)], script=torch.jit.script)
+
+    def test_no_grad_in_inference(self):
+        class Rotary(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.qk = nn.Linear(8, 16)
+                self.register_buffer("f", torch.rand(8))
+
+            def forward(self, x):
+                with torch.no_grad():
+                    cos = self.f.cos()
+                q, k = self.qk(x).chunk(2, -1)
+                q.mul_(cos)
+                return (q * k).sum(-1)
+        torch.jit.script(Rotary().eval()).save(str(self.at / "model.pt"))
+        _, package = self.compile(self.at / "model.pt")
+        save_file({"x": torch.randn(4, 8)}, self.at / "in.safetensors")
+        result = call("pipewright-run", "infer", package, "--input", self.at / "in.safetensors", "-o", self.at / "out.safetensors")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
 if __name__ == "__main__":

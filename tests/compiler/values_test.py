@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import BATCH
-from support import CompilerTest, call, copies, export, load_file, pipe_split, unittest
+from support import CompilerTest, TwoLayers, call, copies, export, load_file, pipe_split, unittest
 
 
 class Values(CompilerTest):
@@ -384,6 +384,50 @@ class Values(CompilerTest):
                 return x
 
         self.check(Markers(), [torch.randn(3, 4)], modules=2)
+
+    def test_large_float_constants(self):
+        """LibTorch prints some like integers."""
+        class Fills(TwoLayers):
+            def forward(self, x):
+                s = torch.full((x.shape[0], 4), -1e12)
+                s[:, :2] = self.a(x)[:, :2]
+                y = torch.nan_to_num(s, posinf=1e10) * 0.5
+                fills = [torch.full((2,), value) for value in (1e9, 123456789012.5, 1e16, 1e17, 1e30)]
+                return (y.amax(1), F.pad(y, (1, 1), value=-1e10), torch.arange(4) * 1e15, torch.clamp(x, -1e11, 1e11),
+                        *fills)
+
+        self.check(Fills(), [torch.randn(3, 4)])
+
+    def test_a_size_before_a_change_of_shape(self):
+        class Reshapes(TwoLayers):
+            def forward(self, x):
+                n = x.shape[0]
+                h = self.a(x)
+                pipe_split()
+                h.unsqueeze_(0)
+                return self.b(h).sum() / n
+        self.check(Reshapes(), [torch.randn(6, 4)], dynamic=({0: torch.export.Dim("batch")},), close=1e-6, tolerance=1e-5)
+
+    def test_gradients_of_zeros(self):
+        class Gates(TwoLayers):
+            def forward(self, x):
+                gate = torch.bernoulli(torch.sigmoid(self.a(x)))
+                pipe_split()
+                return self.b(x * gate)
+        export(Gates(), [torch.randn(3, 4)], self.at / "model.pt2")
+        manifest, package = self.compile(self.at / "model.pt2")
+        x = torch.randn(3, 4)
+        found = self.run_modules(package, {"x": x, "gradient.0": torch.randn(3, 4)})
+        self.assertIn("gradient:a.weight", found)
+
+    def test_item_in_decomposed_exports(self):
+        class Items(nn.Module):
+            def forward(self, x, mask):
+                n = mask.sum().item()
+                torch._check(n >= 0)
+                torch._check(n <= x.shape[0])
+                return x[:n] * 2
+        self.check(Items(), [torch.randn(5, 4), torch.tensor([True, False, True, True, False])], decompose=True)
 
 
 class FirstNumbers(nn.Module):

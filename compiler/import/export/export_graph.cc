@@ -315,6 +315,14 @@ bool ExportConverter::NumbersToTensors(const c10::FunctionSchema& schema,
   return true;
 }
 
+// They cast inside, so autocast is on while they run.
+static bool IsRecurrent(const std::string& name) {
+  static const std::set<std::string> kNames = {"lstm",          "gru",          "rnn_tanh",
+                                               "rnn_relu",      "lstm_cell",    "gru_cell",
+                                               "rnn_tanh_cell", "rnn_relu_cell"};
+  return kNames.count(name) > 0;
+}
+
 void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   std::vector<std::string> parts = Split(target, '.');
@@ -366,8 +374,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
     if (Value*& dtype = inputs.at(*schema.argumentIndexWithName("dtype"));
         dtype->type()->kind() == c10::TypeKind::NoneType)
       dtype = Constant(static_cast<int64_t>(at::kBool));  // otherwise full has the number's dtype
-  static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
-  const bool switched = autocast_ && space == "aten" && kRecurrent.count(parts[3]);
+  const bool switched = autocast_ && space == "aten" && IsRecurrent(parts[3]);
   if (switched)
     SwitchAutocast(true);
   else if (autocast_)

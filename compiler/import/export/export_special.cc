@@ -124,65 +124,19 @@ void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph
   model_.meta[product->debugName()] = meta;
 }
 
-// Returns true if a node is an operator of two tensors, with the operator's default for the rest.
-static bool IsOfTwo(const ExportJson& node, const char* target) {
-  const ExportJson& inputs = node.at("inputs");
-  return node.at("target").get_ref<const std::string&>() == target && inputs.size() == 2 &&
-         inputs[0].at("arg").contains("as_tensor") && inputs[1].at("arg").contains("as_tensor");
-}
-
-static const std::string& InputName(const ExportJson& node, size_t at) {
-  return node.at("inputs")[at].at("arg").at("as_tensor").at("name").get_ref<const std::string&>();
-}
-
-static const std::string& OutputName(const ExportJson& node) {
-  return node.at("outputs").at(0).at("as_tensor").at("name").get_ref<const std::string&>();
-}
-
-// Returns true if an alias of x is subtracted from x, or from a value to which x is added then:
-// that leaves a value as it is and has the gradients of x only if the alias was a detach, such as
-// in F.gumbel_softmax(hard=True), whose own lines an export does not have.
-static bool IsStraightThrough(const ExportJson& alias, const ExportJson& graph) {
-  const std::string &from = InputName(alias, 0), &name = OutputName(alias);
-  for (const ExportJson& sub : graph.at("nodes")) {
-    if (!IsOfTwo(sub, "torch.ops.aten.sub.Tensor") || InputName(sub, 1) != name) continue;
-    if (InputName(sub, 0) == from) return true;
-    for (const ExportJson& add : graph.at("nodes"))
-      if (IsOfTwo(add, "torch.ops.aten.add.Tensor") &&
-          ((InputName(add, 0) == OutputName(sub) && InputName(add, 1) == from) ||
-           (InputName(add, 0) == from && InputName(add, 1) == OutputName(sub))))
-        return true;
-  }
-  return false;
-}
-
 // Returns true for aliases that were detach in the model: run_decompositions() turns each detach
-// into an alias, through which gradients would pass. Throws Error if the node's line does not
-// distinguish it from other aliases.
-bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph) const {
-  auto metadata = [](const ExportJson& of, const char* key) {
-    return of.value("metadata", ExportJson::object()).value(key, "");
-  };
-  const SourceLine line = OwnLine(metadata(node, "stack_trace"));
-  const std::string call = "detach(";
-  int calls = 0, aliases = 0;
-  for (size_t at = line.code.find(call); at != std::string::npos; at = line.code.find(call, at + 1))
-    ++calls;
-  const bool straight_through = IsStraightThrough(node, graph);
-  if (calls == 0 && !straight_through) return false;
-  for (const ExportJson& other : graph.at("nodes")) {
-    const std::string target = other.at("target").get<std::string>();
-    if (Starts(target, "torch.ops.aten.detach")) return false;  // was not decomposed
-    // A submodule that is called several times has the line several times, with different stacks.
-    aliases += target == "torch.ops.aten.alias.default" &&
-               metadata(other, "stack_trace") == metadata(node, "stack_trace") &&
-               metadata(other, "nn_module_stack") == metadata(node, "nn_module_stack");
-  }
-  if (straight_through || aliases == calls) return true;
+// into an alias, through which gradients would pass. "from_node" names the operators that a node
+// was before (torch.fx.traceback.NodeSource). Throws Error if it is missing and may matter.
+bool ExportConverter::WasDetach(const ExportJson& node) const {
+  const ExportJson metadata = node.value("metadata", ExportJson::object());
+  if (metadata.contains("from_node"))
+    return metadata["from_node"].get_ref<const std::string&>().find("\"aten.detach") !=
+           std::string::npos;
+  const SourceLine line = OwnLine(metadata.value("stack_trace", ""));
+  if (line.code.find("detach(") == std::string::npos) return false;
   throw Error(model_.file + ": " + line.file + ":" + std::to_string(line.number),
-              "calls detach and makes other aliases, and an export after run_decompositions() does "
-              "not tell them apart: " + line.code,
-              "export without run_decompositions(), or detach on a line of its own");
+              "calls detach, and the export does not tell which operators it became: " + line.code,
+              "export it again, without run_decompositions()");
 }
 
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
@@ -218,7 +172,8 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {out});
     return true;
   }
-  if (target == "torch.ops.aten.item.default") {
+  if (target == "torch.ops.aten.item.default" ||
+      target == "torch.ops.aten._local_scalar_dense.default") {
     const std::string kind = node.at("outputs").at(0).begin().key();
     const char* cast = kind == "as_sym_float"  ? "aten::Float"
                        : kind == "as_sym_bool" ? "aten::Bool"
@@ -227,7 +182,7 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
-  if (target == "torch.ops.aten.alias.default" && WasDetach(node, graph)) {
+  if (target == "torch.ops.aten.alias.default" && WasDetach(node)) {
     Value* from = Plain(node.at("inputs").at(0).at("arg"));
     BindOutputs(node, graph, {model_.graph->insert(c10::aten::detach, {from})});
     return true;
