@@ -241,14 +241,6 @@ double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& 
   return candidate.step * (!alike.empty() ? Median(alike) : !all.empty() ? Median(all) : 1);
 }
 
-std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory) {
-  const std::vector<double>& peaks = candidate.peak_bytes;
-  const double bytes = std::accumulate(peaks.begin(), peaks.end(), 0.0);
-  if (bytes <= 0.9 * static_cast<double>(memory)) return "";
-  return "its tensors would take " + SizeText(static_cast<int64_t>(bytes)) +
-         ", more than 90 % of the memory that is here (" + SizeText(memory) + ")";
-}
-
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows) {
   if (row.steps.empty()) return false;
   double differ = 1.25;
@@ -308,8 +300,10 @@ void MeasureRows(const TuneRequest& request, const Job& job, const TuneProblem& 
                        std::to_string(rows.size()) + left);
       if (row.steps.empty()) row.expected = ExpectedStep(row.candidate, rows);
       try {
-        const bool here = !row.as_given && !row.variant && !request.start.given();
-        if (const std::string why = here ? WhyTooLarge(row.candidate, MemoryHere()) : "";
+        const std::vector<double>& peaks = row.candidate.peak_bytes;
+        const double bytes = std::accumulate(peaks.begin(), peaks.end(), 0.0);
+        if (const std::string why =
+                row.as_given || row.variant ? "" : WhyTooLarge(request, bytes, MemoryHere());
             !why.empty())
           throw Error(request.package,
                       why + "; limit each rank with " + request.options + "memory");

@@ -48,10 +48,6 @@ std::vector<TuneRow> VariantsOf(const TuneRow& best, const TuneRequest& request,
 // another time, without messages and the work between modules.
 double ExpectedStep(const TuneCandidate& candidate, const std::vector<TuneRow>& rows);
 
-// Returns why a candidate is not run on a host with so many bytes of memory: its tensors are
-// predicted to take more than 90 % of it, besides what processes take; "" if they are not.
-std::string WhyTooLarge(const TuneCandidate& candidate, int64_t memory);
-
 // Returns true if a measured row is slower than the best of `rows` by more than a quarter, and by
 // more than two rounds of any row differ: the speed of a shared machine may change between rounds.
 bool IsClearlySlower(const TuneRow& row, const std::vector<TuneRow>& rows);

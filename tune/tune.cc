@@ -284,16 +284,17 @@ std::string CureOf(const TuneRequest& request, const TuneProblem& problem, const
                 "give it more time, to measure smaller microbatches, or more memory");
   Say(request, kLooking);
   const TuneNeeds needs = FindNeeds(problem);
-  throw Error(
-      where,
-      "nothing fits: the smallest of " + Counted(found.over, "candidate") +
-          (needs.memory < static_cast<double>(bytes) ? " for this limit takes " : " takes ") +
-          SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " + least.schedule +
-          (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
-           : least.recompute.empty()            ? ", "
-                                                : " with recomputation, ") +
-          Counted(least.microbatches, "microbatch") + ")",
-      CureOf(request, problem, needs));
+  throw Error(where,
+              "nothing fits: the smallest of " + Counted(found.over, "candidate") +
+                  (needs.memory < static_cast<double>(bytes) ? " for this limit" : "") +
+                  (request.machines.empty() ? " takes " : " is estimated to take ") +
+                  SizeText(bytes) + " on a rank (" + Counted(least.ranks, "rank") + ", " +
+                  least.schedule +
+                  (!least.conf.offloaded_stages.empty() ? " with weights on disk, "
+                   : least.recompute.empty()            ? ", "
+                                                        : " with recomputation, ") +
+                  Counted(least.microbatches, "microbatch") + ")",
+              CureOf(request, problem, needs));
 }
 
 // Sets the rate of the problem's disk from a pass of one rank with all weights on it.

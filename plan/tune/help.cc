@@ -188,9 +188,10 @@ std::vector<TraceAction> TimelineOf(const TuneProblem& problem, const TuneCandid
   constexpr int64_t kActions = 50'000;  // what a picture can show
   const auto stages = static_cast<int64_t>(candidate.conf.stage_to_ranks.size());
   if (3 * stages * candidate.microbatches > kActions) return {};
-  const Costs costs = CostsOfConf(problem, ProfileOfCandidate(problem, candidate), candidate.conf);
-  Plan plan = OrderOfCandidate(candidate);
-  if (!HasTransfers(plan)) plan = Lower(plan, MakeStageGraph(problem.manifest, candidate.conf));
+  const TuneProfile& profile = ProfileOfCandidate(problem, candidate);
+  const Costs costs = CostsOfConf(problem, profile, candidate.conf);
+  const Plan order = OrderOfCandidate(candidate),
+             plan = WholePlan({problem, profile, candidate.conf, costs, order});
   SimulateOptions options;
   options.recompute.assign(static_cast<size_t>(stages), 0);
   for (int stage : candidate.recompute) options.recompute[static_cast<size_t>(stage)] = 1;

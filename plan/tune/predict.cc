@@ -92,7 +92,9 @@ TuneCandidate PredictLowered(const Prospect& prospect, const Plan& plan,
       Measure(plan, prospect.costs, Simulate(plan, prospect.costs, options), options);
   const bool forward_only = prospect.problem.forward_only;
   const double exchange =
-      forward_only ? 0 : prospect.profile.exchange * ExchangeTime(prospect.conf, prospect.costs);
+      forward_only ? 0
+                   : prospect.profile.exchange *
+                         ExchangeTime(prospect.conf, prospect.costs, prospect.profile.profile);
   candidate.step = (figures.makespan + exchange) / kMicroseconds;
   for (const RankFigures& rank : figures.ranks) {
     candidate.peak_bytes.push_back(rank.peak_bytes);
@@ -111,13 +113,6 @@ std::vector<double> PeaksWith(const Prospect& prospect, const Plan& plan,
   for (int rank = 0; rank < static_cast<int>(plan.ranks.size()); ++rank)
     peaks.push_back(PeakOfRank(plan, rank, prospect.costs, flags));
   return peaks;
-}
-
-Plan Lowered(const Prospect& prospect) {
-  if (HasTransfers(prospect.order)) return prospect.order;
-  Plan plan = Lower(prospect.order, MakeStageGraph(prospect.problem.manifest, prospect.conf));
-  if (prospect.problem.forward_only) InsertForwardLoads(prospect.conf, prospect.costs, plan);
-  return plan;
 }
 
 // Returns the stage of `rank` that frees most bytes for its time if it recomputes, too; -1 if none
@@ -216,19 +211,30 @@ Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const 
   return costs;
 }
 
-double ExchangeTime(const Conf& conf, const Costs& costs) {
+double ExchangeTime(const Conf& conf, const Costs& costs, const Profile& profile) {
   std::map<int, double> time;  // by rank
-  double longest = 0;
-  for (size_t s = 0; s < conf.stage_to_ranks.size(); ++s) {
-    const std::vector<int>& ranks = conf.stage_to_ranks[s];
+  const auto add = [&](const std::vector<int>& ranks, double bytes) {
     const auto count = static_cast<double>(ranks.size());
-    if (count < 2) continue;
-    const double bytes = costs.stages[s].gradients / count;
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      const double hop = TransferTime(costs, ranks[r], ranks[(r + 1) % ranks.size()], bytes);
-      longest = std::max(longest, time[ranks[r]] += 2 * (count - 1) * hop);
+    if (count < 2) return;
+    for (size_t r = 0; r < ranks.size(); ++r)
+      time[ranks[r]] += 2 * (count - 1) *
+                        TransferTime(costs, ranks[r], ranks[(r + 1) % ranks.size()], bytes / count);
+  };
+  std::vector<double> own;  // bytes of each stage's gradients, without shared weights
+  for (const StageCosts& stage : costs.stages) own.push_back(stage.gradients);
+  for (const ProfileShared& shared : profile.shared) {
+    std::set<int> ranks;
+    for (int node : shared.nodes) {
+      const int module = profile.nodes[static_cast<size_t>(node)].module;
+      const auto stage = static_cast<size_t>(conf.module_to_stage[static_cast<size_t>(module)]);
+      own[stage] -= shared.bytes;  // each node counts it as its own
+      ranks.insert(conf.stage_to_ranks[stage].begin(), conf.stage_to_ranks[stage].end());
     }
+    add({ranks.begin(), ranks.end()}, shared.bytes);
   }
+  for (size_t s = 0; s < own.size(); ++s) add(conf.stage_to_ranks[s], std::max(0.0, own[s]));
+  double longest = 0;
+  for (const auto& [rank, each] : time) longest = std::max(longest, each);
   return longest;
 }
 
@@ -246,9 +252,16 @@ Plan OrderOfCandidate(const TuneCandidate& candidate) {
                          candidate.microbatches);
 }
 
+Plan WholePlan(const Prospect& prospect) {
+  if (HasTransfers(prospect.order)) return prospect.order;
+  Plan plan = Lower(prospect.order, MakeStageGraph(prospect.problem.manifest, prospect.conf));
+  if (prospect.problem.forward_only) InsertForwardLoads(prospect.conf, prospect.costs, plan);
+  return plan;
+}
+
 TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule,
                            const std::vector<int>& recompute, int minibatches) {
-  const Plan plan = Lowered(prospect);
+  const Plan plan = WholePlan(prospect);
   TuneCandidate candidate = PredictLowered(prospect, plan, schedule, recompute);
   if (minibatches == 1) return candidate;
   TuneProfile profile = prospect.profile;
@@ -273,7 +286,7 @@ TuneCandidate PredictOrder(const Prospect& prospect, const std::string& schedule
 TuneCandidate PredictWithin(const Prospect& prospect, const std::string& schedule,
                             double too_slow) {
   const TuneProblem& problem = prospect.problem;
-  const Plan plan = Lowered(prospect);
+  const Plan plan = WholePlan(prospect);
   if (problem.forward_only) return PredictLowered(prospect, plan, schedule, {});
   TuneCandidate plain = Describe(prospect, plan, schedule);
   plain.peak_bytes = PeaksWith(prospect, plan, {});

@@ -18,9 +18,10 @@ const TuneProfile& ProfileOfCandidate(const TuneProblem& problem, const TuneCand
 // optimizer, on the problem's machines.
 Costs CostsOfConf(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf);
 
-// Returns the time of the transfers in which the replicas of each stage exchange their gradients as
-// a ring, in microseconds, on the rank that takes longest.
-double ExchangeTime(const Conf& conf, const Costs& costs);
+// Returns the time of the transfers in which the ranks that hold a weight, as replicas of a stage
+// or in several stages, exchange its gradient as a ring, in microseconds, on the rank that takes
+// longest.
+double ExchangeTime(const Conf& conf, const Costs& costs, const Profile& profile);
 
 // Returns the order of a named schedule, of compute actions only. Throws Error if it is not defined
 // for these numbers.
@@ -37,6 +38,9 @@ struct Prospect {
   const Costs& costs;  // CostsOfConf
   const Plan& order;
 };
+
+// Returns the whole plan that a run of the prospect's order has.
+Plan WholePlan(const Prospect& prospect);
 
 // Predicts with these stages (ascending) recomputing. `schedule` is the name in the result. A step
 // runs the order once for each of its minibatches, and the optimizer at the end.

@@ -292,6 +292,26 @@ class Tune(Reports):
         if enough[2] == "3":
             self.assertIn("nothing fits", refuse(2, between))
 
+    def test_a_busy_machine(self):
+        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+        try:
+            self.use_one_rank("disturbed.pkg")
+            result = self.tune("disturbed", "--no-measure")
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+        self.succeed(result)
+        self.assertRegex(result.out, r"warning: other programs use \d+\.\d cores; measuring again")
+        told = [note for note in self.report("disturbed")["notes"] if note.startswith("other programs used up to ")]
+        for what in ("modules were measured", "steps of the job ran"):
+            self.assertTrue(any(f" while {what}: their times may be too long; delete " in note for note in told), told)
+        for folder in re.findall("; delete (.*) to measure again", told[0]):
+            shutil.rmtree(folder)
+        again = self.tune("disturbed", "--no-measure", "--force")
+        self.succeed(again)
+        self.assertNotIn("from an earlier tune", again.out, "what the notes name is all that is kept")
+
     def test_sizes_that_are_interpolated(self):
         self.succeed(self.tune("between", "--no-measure", microbatches=4, microbatch_size=16))
         self.assertTrue(any(re.match(r"\d+ of \d+ sizes of microbatches were measured, the others are interpolated; "
@@ -483,7 +503,7 @@ class Tune(Reports):
         small("1KB")
         refused = self.tune("devices", "--machines", self.path("small.json"))
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertRegex(refused.out, r"small.json: nothing fits: the smallest of \d+ candidates takes")
+        self.assertRegex(refused.out, r"small.json: nothing fits: the smallest of \d+ candidates is estimated to take")
         self.assertIn("more ranks are not enough", refused.out)
         self.assertNotIn("--memory", refused.out)
         limited = self.tune("devices", "--machines", self.path("small.json"), "--memory", "1GB")

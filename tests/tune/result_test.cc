@@ -110,12 +110,6 @@ TEST(TuneResult, VariantsHaveNotRunYet) {
   EXPECT_EQ(variants[0].process_bytes, 0);
 }
 
-TEST(TuneResult, TooLargeIsMoreThanNineTenthsOfTheMemory) {
-  EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3600), "");  // its ranks take 1 KiB and 2 KiB
-  EXPECT_EQ(WhyTooLarge(Row(1, {}).candidate, 3072),
-            "its tensors would take 3 KiB, more than 90 % of the memory that is here (3 KiB)");
-}
-
 TEST(TuneResult, RowsSayHowManyMinibatches) {
   Job job;
   job.text = R"({"data": {}, "microbatches": 12, "minibatch_size": 96})";

@@ -42,6 +42,14 @@ const TuneProfile* ProfileOf(const std::vector<TuneProfile>& profiles, const Tun
   return nullptr;
 }
 
+// Returns the bytes that each rank takes in a run of `bench` with the whole model on every rank,
+// which measures memory with two microbatches a rank.
+double PeakOfRun(const TuneProblem& problem, TuneProfile profile, int ranks) {
+  profile.ranks = ranks;  // it may be of others, whose modules take as much
+  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), ranks);
+  return LargestPeak(Predict(problem, profile, conf, kForwardSchedule, 2 * ranks, {}));
+}
+
 // Returns all ranks if each can run the whole model with microbatches of this size, and otherwise
 // 1: a step has no more samples than the job's, and half of the host's memory must be enough.
 int Replicas(const TuneRequest& request, const Job& job, const TuneProblem& problem,
@@ -49,12 +57,21 @@ int Replicas(const TuneRequest& request, const Job& job, const TuneProblem& prob
   const TuneProfile* profile = ProfileOf(problem.profiles, shape, size);
   const bool here = problem.machines.speeds.empty();
   if (!here || !profile || shape.ranks * size > SamplesOf(job)) return 1;
-  const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), shape.ranks);
-  // `bench` measures memory with two microbatches on each rank.
-  const double peak =
-      LargestPeak(Predict(problem, *profile, conf, kForwardSchedule, 2 * shape.ranks, {}));
   const int on_host = RanksOnOneHost(request.start.hosts, shape.ranks);
+  const double peak = PeakOfRun(problem, *profile, shape.ranks);
   return on_host * peak < static_cast<double>(MemoryHere()) / 2 ? shape.ranks : 1;
+}
+
+// Throws Error if such a run would not fit on this host: the system might end other programs.
+void CheckHostMemory(const TuneRequest& request, const TuneProblem& problem, const TuneShape& run,
+                     int64_t size) {
+  const auto profile =
+      std::find_if(problem.profiles.begin(), problem.profiles.end(),
+                   [&](const TuneProfile& each) { return each.profile.microbatch == size; });
+  if (profile == problem.profiles.end()) return;
+  const double bytes = run.ranks * PeakOfRun(problem, *profile, run.ranks);
+  if (const std::string why = WhyTooLarge(request, bytes, MemoryHere()); !why.empty())
+    throw Error(request.package, why);
 }
 
 // Returns how many cores other programs used during a run.
@@ -167,7 +184,7 @@ Slowdown SlowdownIn(const Json& figures, const TuneProfile& profile, const TuneP
   const auto ranks = static_cast<int>(figures.at("ranks").size());
   if (ranks == 1 || !stage.at("actions").contains("REDUCE_GRAD")) return slowdown;
   const Conf conf = OneStage(static_cast<int>(problem.manifest.modules.size()), ranks);
-  const double links = ExchangeTime(conf, CostsOfConf(problem, profile, conf));
+  const double links = ExchangeTime(conf, CostsOfConf(problem, profile, conf), profile.profile);
   // The rank that is last waits only for the exchange.
   double waited = kNoLimit;
   for (const Json& rank : figures.at("ranks"))
@@ -369,6 +386,7 @@ void MeasureJobCosts(const TuneRequest& request, const Job& job, const TuneBudge
       // Earlier versions did not measure the loss by itself.
       if (found && !found->at("stages").at(0).value("loss", Json()).contains("F")) found.reset();
       if (!found && !budget.IsOver()) {
+        CheckHostMemory(request, problem, run, size);
         Say(request, "steps of the job, run " + std::to_string(known.size() + 1) + " of at most " +
                          std::to_string(most) + ": " + Ranks(run) + ", microbatches of " +
                          Counted(size, "sample"));

@@ -107,10 +107,16 @@ std::string KeptPrefix(const TuneRequest& request, const Job& job) {
   return "infer-" + HexHash(text) + "-";
 }
 
+// Hosts that share the folder keep theirs apart.
+static std::string FileOf(const KeptMeasurements& kept, const std::string& folder,
+                          const std::string& name) {
+  return folder + "/" + HexHash(kept.machine) + "-" + name + ".json";
+}
+
 std::optional<Json> ReadKept(const KeptMeasurements& kept, const std::string& name, int repeat) {
   for (const std::string& folder : kept.folders) {
     try {
-      const Json file = ReadJson(folder + "/" + name + ".json");
+      const Json file = ReadJson(FileOf(kept, folder, name));
       if (file.at("machine") == kept.machine && file.at("code") == kept.code &&
           file.at("repeat") >= repeat)
         return file.at("measured");
@@ -128,7 +134,7 @@ bool WriteKept(const KeptMeasurements& kept, const std::string& name, int repeat
   for (const std::string& folder : kept.folders) {
     try {
       CreateFolders(folder);
-      WriteFile(folder + "/" + name + ".json", FormatJson(file));
+      WriteFile(FileOf(kept, folder, name), FormatJson(file));
       return true;
     } catch (const Error&) {
       // The next folder may be writable.

@@ -66,6 +66,18 @@ std::string PointText(const Point& point) {
          ", microbatches of " + Counted(point.size, "sample");
 }
 
+// Throws Error if what a module keeps for its backward, going by smaller microbatches, does not fit
+// on this host: the system might end other programs.
+void CheckHostMemory(const Measuring& state, const Point& point) {
+  double most = 0;
+  for (const auto& [measured, profile] : state.profiles)
+    for (const ProfileNode& node : profile.nodes)
+      most = std::max(most, node.kept / static_cast<double>(measured.size));
+  const std::string why =
+      WhyTooLarge(state.request, most * static_cast<double>(point.size), MemoryHere());
+  if (!why.empty()) throw Error(state.request.package, why);
+}
+
 // Measures once more, later, if other programs disturb. Returns none if the budget is over.
 // `others` gets the number of cores that those used.
 std::optional<Profile> MeasurePoint(Measuring& state, const Point& point, double& others) {
@@ -108,6 +120,7 @@ bool GetPoint(Measuring& state, const Point& point) {
     }
   }
   if (state.budget.IsOver()) return false;
+  CheckHostMemory(state, point);
   double others = 0;
   const std::optional<Profile> profile = MeasurePoint(state, point, others);
   if (!profile) return false;

@@ -13,6 +13,7 @@
 #include "base/median.h"
 #include "base/process/child.h"
 #include "base/process/host_resources.h"
+#include "base/size.h"
 #include "base/text.h"
 #include "tune/measure/kept.h"
 
@@ -27,12 +28,12 @@ std::string ProgramBeside(const std::string& name) {
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
                                     const TuneBudget& budget, double* others,
                                     const std::string& input) {
-  const double busy = BusySeconds();
+  const double busy = BusySeconds(), spare = CoresAllowed() - CoresHere();
   const TuneBudget clock;
   ChildResult result = RunChild(command, budget.Limits(), input);
   if (others)
-    *others =
-        std::max(0.0, (BusySeconds() - busy - result.cpu_seconds) / std::max(clock.Passed(), 1e-3));
+    *others = std::max(
+        0.0, (BusySeconds() - busy - result.cpu_seconds) / std::max(clock.Passed(), 1e-3) - spare);
   // An interrupt may reach the program before this one.
   if (result.ended || (result.code != 0 && budget.IsOver())) return std::nullopt;
   if (result.code == 0) return std::move(result.out);
@@ -54,6 +55,12 @@ std::optional<std::string> OutputOf(const std::vector<std::string>& command,
 
 bool RunsInProcess(const TuneRequest& request, int ranks) {
   return request.in_process || (ranks == 1 && !request.start.given());
+}
+
+std::string WhyTooLarge(const TuneRequest& request, double bytes, int64_t memory) {
+  if (request.start.given() || bytes <= 0.9 * static_cast<double>(memory)) return "";
+  return "tensors would take " + SizeText(static_cast<int64_t>(bytes)) +
+         ", more than 90 % of the memory that is here (" + SizeText(memory) + ")";
 }
 
 void CheckMpirun(const TuneRequest& request) {

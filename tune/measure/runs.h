@@ -26,6 +26,10 @@ struct TuneRun {
 // Returns true if so many ranks are threads: a single one here needs no mpirun.
 bool RunsInProcess(const TuneRequest& request, int ranks);
 
+// Returns why ranks whose tensors take so many bytes do not run on this host, if they would be
+// here: more than 90 % of its memory, besides what processes take; "" if they may.
+std::string WhyTooLarge(const TuneRequest& request, double bytes, int64_t memory);
+
 // Throws Error if mpirun is needed and not there.
 void CheckMpirun(const TuneRequest& request);
 

@@ -151,6 +151,9 @@ TEST(ForwardOnly, WeightsAreReadOnceAPass) {
   const TuneCandidate slow = Predict(problem, On(problem, 1), conf, kForwardOnly, 4, {});
   EXPECT_NEAR(slow.step, 4 * 2 * compute + compute, 1e-9);
   EXPECT_EQ(WhatBinds(problem, slow), "disk");
+  double last = 0;
+  for (const TraceAction& each : TimelineOf(problem, slow)) last = std::max(last, each.end);
+  EXPECT_NEAR(last, slow.step * 1e6, 1e-3) << "the timeline waits for the disk, too";
   // Two slots, a module that computes, the values between two modules, and the outputs.
   EXPECT_EQ(slow.peak_bytes[0], 2 * kWeights + kPeak + 4 * kValue + 4 * kValue);
   problem.disk = 1e18;

@@ -96,6 +96,34 @@ TEST(Tune, EveryCandidateIsWhatItSays) {
   }
 }
 
+// Two of 4 modules of 1 MB share half of it. Of a ring of 2 ranks, each sends as much as there is.
+TEST(Tune, RanksExchangeGradientsOfSharedWeights) {
+  const TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 16);
+  TuneProfile profile = *std::find_if(problem.profiles.begin(), problem.profiles.end(),
+                                      [](const TuneProfile& each) { return each.ranks == 2; });
+  for (ProfileNode& node : profile.profile.nodes) node.trained = 1e6;
+  profile.profile.links = {{0, 1, 0, 1e9, 0}, {1, 0, 0, 1e9, 0}};
+  const auto exchange = [&](const Conf& conf) {
+    return ExchangeTime(conf, CostsOfConf(problem, profile, conf), profile.profile);
+  };
+  const Conf chain = {{0, 0, 1, 1}, false, {{0}, {1}}, {}},
+             ends = {{0, 1, 2, 3}, false, {{0}, {1}, {1}, {0}}, {}},
+             both = {{0, 0, 1, 1}, false, {{0, 1}, {1, 0}}, {}};
+  EXPECT_EQ(exchange(chain), 0);
+  EXPECT_NEAR(exchange(both), 4000, 1e-6);
+  profile.profile.shared = {{{0, 3}, 5e5}};
+  EXPECT_NEAR(exchange(chain), 500, 1e-6);
+  EXPECT_EQ(exchange(ends), 0) << "both are on rank 0";
+  EXPECT_NEAR(exchange(both), 3500, 1e-6) << "each rank has one copy";
+  EXPECT_NEAR(1e6 * (Predict(problem, profile, chain, "1f1b", 4, {}).step -
+                     [&] {
+                       TuneProfile without = profile;
+                       without.profile.shared.clear();
+                       return Predict(problem, without, chain, "1f1b", 4, {}).step;
+                     }()),
+              500, 1e-6);
+}
+
 // The pipeline fills and drains for each minibatch, and the optimizer runs once.
 TEST(Tune, PredictsMinibatchesInARow) {
   TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 16);

@@ -85,6 +85,15 @@ TEST(TuneRuns, NeedMpirunForSeveralProcesses) {
   CheckMpirun(request);
 }
 
+TEST(TuneRuns, TooLargeIsMoreThanNineTenthsOfTheMemory) {
+  TuneRequest request;
+  EXPECT_EQ(WhyTooLarge(request, 3072, 3600), "");
+  EXPECT_EQ(WhyTooLarge(request, 3072, 3072),
+            "tensors would take 3 KiB, more than 90 % of the memory that is here (3 KiB)");
+  request.start.hosts = "a,b";
+  EXPECT_EQ(WhyTooLarge(request, 3072, 3072), "") << "ranks are elsewhere";
+}
+
 TEST(TuneRuns, RanksOfAHostShareItsCores) {
   EXPECT_EQ(RanksOnOneHost("", 4), 4);
   EXPECT_EQ(RanksOnOneHost("a:2,b:2", 4), 2);
@@ -188,6 +197,19 @@ TEST(TuneRuns, AllRowsOfInferenceNeedNotBeMeasured) {
   EXPECT_NE(said.find("no size of microbatches can be measured: no microbatches of 8"),
             std::string::npos)
       << said;
+}
+
+// A module keeps a petabyte for each sample.
+TEST(TuneRuns, WhatThisHostCannotHoldIsNotMeasured) {
+  Kept some;
+  std::filesystem::remove_all(some.request.package + "/tuned");
+  for (TuneProfile& each : some.problem.profiles) each.profile.nodes[1].kept = 8e15;
+  EXPECT_EQ(some.Measure({8}, {8, 16}), "");
+  ASSERT_FALSE(some.notes.empty());
+  EXPECT_EQ(some.notes[0].find("no microbatches of 16 samples: " + some.request.package +
+                               ": tensors would take 14.21 PiB"),
+            0u)
+      << some.notes[0];
 }
 
 // The smallest microbatches tell: the others with one thread are not kept here, and nothing runs.
