@@ -143,7 +143,9 @@ DevicePeers SessionPeers(const Session& session, const Plan& forward,
     connections = std::min(connections, std::stoi(of_rank));
     blocks = blocks || of_rank.ends_with("blocks");
   }
-  if (cuda && blocks) {  // a rank would wait for a transfer before it can tell the other side
+  DevicePeers peers = NeededPeers(session, forward, visible, !session.job.exact_reduce);
+  if (cuda && blocks && !(peers == DevicePeers{})) {
+    // A rank would wait for a transfer before it can tell the other side.
     if (links != DeviceLinks::kAuto)
       throw Error("CUDA_LAUNCH_BLOCKING", "is set, and ranks over NCCL would wait for each other",
                   "unset it, or use --links mpi");
@@ -153,7 +155,6 @@ DevicePeers SessionPeers(const Session& session, const Plan& forward,
           "mpi");
     return {};
   }
-  DevicePeers peers = NeededPeers(session, forward, visible, !session.job.exact_reduce);
   if (cuda && ConnectionsNeeded(peers) > connections)
     peers = NeededPeers(session, forward, visible, false);
   if (links != DeviceLinks::kAuto) {

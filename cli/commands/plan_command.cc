@@ -234,10 +234,11 @@ void MakeAndPrintPlan(const PlanRequest& request) {
     throw Error(request.schedule, e.what());
   }
   // Steps that overlap hold most when the pipeline is full.
-  if (!kind.searched && request.memory >= 0) {
+  if (!kind.searched) {
     const int full = 2 + request.ranks / std::max(1, request.microbatches),
               steps = request.loop ? full : std::min(full, std::max(1, request.steps));
-    CheckMemory(request, kind.asynchronous ? Unroll(loop, steps) : schedule);
+    const bool overlaps = kind.asynchronous && request.memory >= 0;
+    CheckMemory(request, overlaps ? Unroll(loop, steps) : schedule);
   }
   if (!kind.asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold several steps

@@ -42,8 +42,8 @@ static void RefuseOthers(const std::string& folder, const std::string& word,
     if (const std::string name = entry.path().filename().string();
         IsOfWord(name, word) && std::find(written.begin(), written.end(), name) == written.end())
       throw Error(entry.path().string(),
-                  "is there, and readers may take it for a part of the new " +
-                      Counted(written.size(), "file"),
+                  "exists, and readers may take it for one of the " +
+                      Counted(written.size(), "file") + " to be written",
                   "remove it, or name another folder");
 }
 

@@ -70,13 +70,15 @@ static std::string DeviceOfModule(const ModuleInfo& module, const std::vector<st
   return devices.begin()->first;
 }
 
-// Returns the rank of each device: in the order of their numbers, and then the CPU.
+// Returns the rank of each device: in the order of their numbers. The CPU is the last, or the first
+// if the first module is on it.
 static std::map<std::string, int> RanksOfDevices(const std::vector<std::string>& devices) {
   std::vector<std::string> order;
   for (const std::string& device : std::set<std::string>(devices.begin(), devices.end()))
     if (!device.empty()) order.push_back(device);
-  auto number = [](const std::string& device) {
-    return device == "cpu" ? std::numeric_limits<int>::max() : std::stoi(device);
+  const int cpu = devices.front() == "cpu" ? -1 : std::numeric_limits<int>::max();
+  auto number = [&](const std::string& device) {
+    return device == "cpu" ? cpu : std::stoi(device);
   };
   std::sort(order.begin(), order.end(),
             [&](const std::string& a, const std::string& b) { return number(a) < number(b); });

@@ -15,11 +15,11 @@ namespace pipewright {
 ModuleTree TreeOfPackage(const Manifest& manifest);
 
 // Returns the conf with which the package runs as a pipeline over the map's devices: one rank per
-// device, in the order of their numbers, then cpu; a stage is a run of modules on one device. The
-// map names modules of the package (module0) or of the source model ("blocks.3"). A module without
-// weights that no key covers goes to the rank of the module before it; so does one on disk, as an
-// offloaded stage of its own. Errors and warnings are those of DevicesOfWeights; throws Error
-// naming `path` also for a module on several devices.
+// device, in the order of their numbers, then cpu, which comes first if the first module is on it;
+// a stage is a run of modules on one device. The map names modules of the package (module0) or of
+// the source model ("blocks.3"). A module without weights that no key covers goes to the rank of
+// the module before it; so does one on disk, as an offloaded stage of its own. Errors and warnings
+// are those of DevicesOfWeights; throws Error naming `path` also for a module on several devices.
 Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                      std::vector<std::string>& warnings);
 

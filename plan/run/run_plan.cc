@@ -197,8 +197,9 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
       Validate(plan, graph), CheckLoads(plan, offload);
       if (!HasSteps(plan))
         throw Error("rule \"step\"", "no rank has an optimizer STEP, so the run would not train",
-                    "add a STEP for each stage at the end of its ranks, and before it REDUCE_GRAD "
-                    "if ranks share its weights; or leave out SEND and RECV: then all are added");
+                    "at the end of each rank's line, add a REDUCE_GRAD for each of its stages that "
+                    "has replicas or shares a weight, and then a STEP for each of its stages; or "
+                    "leave out SEND and RECV: then all are added");
     } else {
       ValidateSchedule(plan, graph);
     }
@@ -293,7 +294,8 @@ static std::vector<std::string> NotesOfRate(const Job& job) {
   if (!rate.HasLength() || end >= job.steps - 1 || RateFactor(rate, end) != 0) return {};
   return {where + ": the learning rate is 0 from step " + std::to_string(end + 1) +
           " on: the schedule has " + Counted(rate.steps, "step") + ", and the run " +
-          std::to_string(job.steps) + "; give it more \"steps\", or an \"end\" above 0"};
+          std::to_string(job.steps) + "; set its \"steps\" to " + std::to_string(job.steps) +
+          ", or an \"end\" above 0"};
 }
 
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,

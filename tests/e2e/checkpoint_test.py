@@ -323,7 +323,7 @@ class Checkpoints(Case):
             if limit == "40KB":
                 self.succeed(result)
             else:
-                self.assert_fails(result, r"m/out\S+ is there, and readers may take it for a part of the new \d files?",
+                self.assert_fails(result, r"m/out\S+ exists, and readers may take it for one of the \d files? to be written",
                                   "remove it, or name another folder")
             self.assertEqual({path: path.read_bytes() for path in folder.iterdir()}, before)
         inside = self.checkpoints / "step-00000010"

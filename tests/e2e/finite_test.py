@@ -281,7 +281,7 @@ class Finite(Case):
         result = call([RUN, "--restarts", 5, "-n", 2, "train", self.package, self.job(), "--conf",
                        self.path("2.json")])
         self.assertEqual((result.code, result.left), (1, []), result.out)
-        said = re.search(rf"two runs have failed from {self.checkpoints}/step-0000000([34]): the next one resumes "
+        said = re.search(rf"two runs have failed from {self.checkpoints}/step-0000000([34]): the next run resumes "
                          rf"from the older {self.checkpoints}/step-0000000([23])", result.out)
         self.assertTrue(said, result.out)
         self.assertEqual(int(said[2]), int(said[1]) - 1)
@@ -291,6 +291,16 @@ class Finite(Case):
         self.assertEqual(at, sorted(at), result.out)
         self.assertIn("the run ended with code 1 after step 4; restart 1 of 5 on 2 ranks", result.out)
         self.assert_saved(4)
+
+    def test_restarts_after_resuming_from_an_older_checkpoint(self):
+        """They use the run's own checkpoints, and never those of the earlier run."""
+        self.data(37, 0, 0.)
+        self.assert_fails(self.train(2), 'the gradient of "s" holds nan')
+        self.assert_saved(4)
+        result = call([RUN, "--restarts", 3, "-n", 2, "train", self.package, self.job(), "--conf", self.path("2.json"),
+                       "--resume-from", f"{self.checkpoints}/step-00000002"])
+        self.assertEqual((result.code, result.left), (1, []), result.out)
+        self.assertEqual([int(step) for step in re.findall(r"resumed from \S*/step-0*(\d+)\n", result.out)], [2, 4, 4, 3])
 
     def test_a_sample_that_is_nan_is_not_run_again(self):
         self.data(37, 0, float("nan"))

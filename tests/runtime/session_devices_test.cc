@@ -102,6 +102,8 @@ TEST(SessionDevices, NoPeersIfLaunchesBlock) {
     EXPECT_EQ(SessionPeers(session, {}, visible), DevicePeers{});
     session.options.links = DeviceLinks::kNccl;
     EXPECT_THROW(SessionPeers(session, {}, visible), Error);
+    session.devices = {"cuda:0", "cpu", "cpu", "cpu"};
+    EXPECT_EQ(SessionPeers(session, {}, visible), DevicePeers{}) << "nothing travels over NCCL";
   });
   unsetenv("CUDA_LAUNCH_BLOCKING");
 }

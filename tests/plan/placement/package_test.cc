@@ -69,6 +69,8 @@ TEST(PackagePlacement, AMapBecomesAConf) {
   Conf own = conf({{"module0", "1"}, {"module1", "1"}, {"module2", "0"}, {"module3", "0"}});
   EXPECT_EQ(own.module_to_stage, (Stages{0, 0, 1, 1}));
   EXPECT_EQ(own.stage_to_ranks, (Ranks{{1}, {0}})) << "a number is a rank";
+  Conf first = conf({{"module0", "cpu"}, {"module1", "0"}, {"module2", "0"}, {"module3", "0"}});
+  EXPECT_EQ(first.stage_to_ranks, (Ranks{{0}, {1}})) << "every schedule has this order";
   // By names of the source model; a device that occurs again gets another stage on the same rank.
   Conf again = conf(
       {{"block.0", "0"}, {"block.1", "cpu"}, {"block.2", "cpu"}, {"block.3", "0"}, {"head", "0"}});

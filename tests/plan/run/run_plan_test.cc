@@ -96,8 +96,9 @@ TEST(RunPlan, ReadsThePlanOfAFile) {
   EXPECT_EQ(ErrorOf([&] { run(still); }),
             file +
                 ": rule \"step\": no rank has an optimizer STEP, so the run would not train\n"
-                "  add a STEP for each stage at the end of its ranks, and before it REDUCE_GRAD "
-                "if ranks share its weights; or leave out SEND and RECV: then all are added");
+                "  at the end of each rank's line, add a REDUCE_GRAD for each of its stages that "
+                "has replicas or shares a weight, and then a STEP for each of its stages; or leave "
+                "out SEND and RECV: then all are added");
   EXPECT_EQ(ErrorOf([&] { run("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"); }),
             file +
                 ": rank 0, action 1, 0B0: rule \"deadlock\": the order can never finish: "
@@ -190,7 +191,7 @@ TEST(RunPlan, WarnsOfARateThatBecomesZero) {
   EXPECT_EQ(warnings({falls, "steps=3"}, 6),
             std::vector<std::string>{
                 kCli + "job.json: optimizer.lr_schedule: the learning rate is 0 from step 4 on: "
-                       "the schedule has 3 steps, and the run 6; give it more \"steps\", or an "
+                       "the schedule has 3 steps, and the run 6; set its \"steps\" to 6, or an "
                        "\"end\" above 0"});
   EXPECT_TRUE(warnings({falls, "steps=3"}, 4).empty());  // only in the last step
   EXPECT_TRUE(warnings({stays, "steps=3"}, 6).empty());
