@@ -57,4 +57,6 @@ const std::vector<Command>& Commands() {
   return commands;
 }
 
+std::string ExampleText(const std::string& command_line) { return "Example:\n  " + command_line; }
+
 }  // namespace pipewright

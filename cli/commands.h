@@ -15,4 +15,7 @@ struct Command {
 // itself.
 const std::vector<Command>& Commands();
 
+// Returns what the help of a command ends with: an example of its use.
+std::string ExampleText(const std::string& command_line);
+
 }  // namespace pipewright

@@ -82,7 +82,7 @@ static void AddCommands(const std::string& program, const std::map<std::string, 
     const bool own = command.name == "help" || command.name == "completion";
     if (command.program != program || (adder == adders.end() && !own)) continue;
     CLI::App* sub = app.add_subcommand(command.name, command.description);
-    if (!command.example.empty()) sub->footer("Example:\n  " + command.example);
+    if (!command.example.empty()) sub->footer(ExampleText(command.example));
     if (AddOwn(command.name, app, *sub)) continue;
     adder->second(*sub);
     ++added;

@@ -126,31 +126,37 @@ static void AddPrediction(CLI::App& command, PlotRequest& request) {
 void AddPlotCommand(CLI::App& app) {
   auto request = std::make_shared<PlotRequest>();
   app.require_subcommand(1);
-  auto add = [&](const char* name, const char* description, void (*run)(const PlotRequest&)) {
+  auto add = [&](const std::string& name, const char* description, void (*run)(const PlotRequest&),
+                 const char* inputs) {
     CLI::App* command = app.add_subcommand(name, description);
+    command->footer(ExampleText("pipewright plot " + name + " " + inputs + " -o " + name + ".svg"));
     command->add_option("-o,--output", request->output,
                         "the SVG file to write (default: standard output)");
     command->callback([request, run] { run(*request); });
     return command;
   };
-  CLI::App* cut = add("cut", "draw the modules of a package, colored by stage", PlotCut);
+  CLI::App* cut =
+      add("cut", "draw the modules of a package, colored by stage", PlotCut, "model.pkg");
   cut->add_option("package", request->package, "the package")->required();
   cut->add_option("--conf", request->conf,
                   "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   cut->add_option("--profile", request->profile,
                   "measured times (default: PACKAGE/profile.json, if it exists)");
-  CLI::App* timeline = add("timeline", "draw what each rank does in one step", PlotTimeline);
+  CLI::App* timeline = add("timeline", "draw what each rank does in one step", PlotTimeline,
+                           "plan.csv --costs costs.json");
   AddPrediction(*timeline, *request);
   timeline->add_option("--trace", request->trace,
                        "measured Chrome trace (from `bench --trace`) to draw below the prediction");
   timeline->add_option("--step", request->step, "step of the trace, from 0 (default: the last)")
       ->check(AtLeast(0));
-  CLI::App* memory = add("memory", "draw what each rank holds in one step", PlotMemory);
+  CLI::App* memory = add("memory", "draw what each rank holds in one step", PlotMemory,
+                         "plan.csv --costs costs.json");
   AddPrediction(*memory, *request);
   memory->get_option("plan")->required();
   memory->add_option("--memory", request->memory,
                      "limit per rank: bytes, or a size such as 16GB (default: the job's memory)");
-  CLI::App* curves = add("curves", "draw the curves of one or more training runs", PlotCurves);
+  CLI::App* curves =
+      add("curves", "draw the curves of one or more training runs", PlotCurves, "metrics.jsonl");
   curves->add_option("metrics", request->metrics, "files that `train --metrics` wrote")->required();
   curves->add_flag("--csv", request->csv,
                    "write the numbers instead: one row per step, one column per curve");

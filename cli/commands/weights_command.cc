@@ -211,9 +211,10 @@ void DiffFiles(const WeightsRequest& options) {
   if (!result.Equal()) throw CLI::RuntimeError(kFailure);
 }
 
-CLI::App* Add(CLI::App& app, const char* name, const char* description, WeightsRequest& options,
-              void (*run)(const WeightsRequest&)) {
+CLI::App* Add(CLI::App& app, const std::string& name, const char* description,
+              void (*run)(const WeightsRequest&), WeightsRequest& options, const char* arguments) {
   CLI::App* command = app.add_subcommand(name, description);
+  command->footer(ExampleText("pipewright weights " + name + " " + arguments));
   command
       ->add_option("path", options.path,
                    "a checkpoint: a file, an index (*.index.json) or a folder")
@@ -228,14 +229,15 @@ CLI::App* Add(CLI::App& app, const char* name, const char* description, WeightsR
 void AddWeightsCommand(CLI::App& app) {
   static WeightsRequest options;
   app.require_subcommand(1);
-  Add(app, "list", "list the tensors of a checkpoint: name, dtype, shape, bytes", options, List);
-  Add(app, "verify", "check that a checkpoint is intact: exit code 0, or 1 and the reason", options,
-      Verify);
-  CLI::App* convert =
-      Add(app, "convert", "write any checkpoint as one safetensors file", options, Convert);
+  Add(app, "list", "list the tensors of a checkpoint: name, dtype, shape, bytes", List, options,
+      "model.safetensors");
+  Add(app, "verify", "check that a checkpoint is intact: exit code 0, or 1 and the reason", Verify,
+      options, "model.safetensors");
+  CLI::App* convert = Add(app, "convert", "write any checkpoint as one safetensors file", Convert,
+                          options, "pytorch_model.bin model.safetensors");
   convert->add_option("output", options.other, "the file to write")->required();
-  CLI::App* shard =
-      Add(app, "shard", "write any checkpoint as shards with an index", options, Shard);
+  CLI::App* shard = Add(app, "shard", "write any checkpoint as shards with an index", Shard,
+                        options, "model.safetensors shards --max-shard-size 5GB");
   shard->add_option("output", options.other, "the folder to write, new or empty")->required();
   shard
       ->add_option("--max-shard-size", options.max_shard_size,
@@ -252,6 +254,7 @@ void AddWeightsCommand(CLI::App& app) {
   }
   CLI::App* merge = app.add_subcommand(
       "merge", "write the weights of a training checkpoint as one safetensors file or as shards");
+  merge->footer(ExampleText("pipewright weights merge checkpoints -o model.safetensors"));
   merge
       ->add_option("checkpoint", options.path,
                    "a checkpoint, or a folder of checkpoints (uses the latest)")
@@ -264,7 +267,7 @@ void AddWeightsCommand(CLI::App& app) {
   merge->callback([] { Merge(options); });
   CLI::App* diff =
       Add(app, "diff", "show the differences between two checkpoints: exit code 1 if there are any",
-          options, DiffFiles);
+          DiffFiles, options, "first.safetensors second.safetensors");
   diff->add_option("other", options.other, "the other checkpoint")->required();
   for (CLI::App* command : {convert, shard, diff})
     command->add_option("--max-size", options.max_size,

@@ -45,14 +45,15 @@ void AddBench(CLI::App& app) {
   AddReport(app, run, /*of_job=*/false);
   auto* json = app.add_flag("--json", bench.json, "print the figures as JSON");
   app.add_flag("--on-request", bench.on_request,
-               "run a measurement for each line on standard input: \"steps N\", \"stages SECONDS\" "
-               "or \"halves SECONDS\"")
+               "run a measurement for each line on standard input: \"steps N\", \"steps N each\", "
+               "\"stages SECONDS\" or \"halves SECONDS\"")
       ->excludes(json);
   app.callback([options, asked] {
     RunRanks(*options, {}, [&](Transport& transport) {
       const RunOptions& own = *options;
       BenchOptions measured = *asked;
       measured.package = own.package, measured.job = own.job, measured.conf = own.conf;
+      measured.weights = own.weights;
       measured.schedule = own.schedule, measured.trace = own.trace;
       measured.verify_files = own.verify_files, measured.set = own.set;
       measured.device = own.device, measured.links = own.links;

@@ -43,20 +43,26 @@ int RanksOf(const RunOptions& run) {
 
 void AddSupervisor(CLI::App& app) {
   auto asks = [](CLI::Option* option) { option->each([](const std::string&) { wanted = true; }); };
-  asks(app.add_option("--restarts", supervisor.restarts,
-                      "start the ranks with mpirun; if the run fails, restart it from the latest "
-                      "checkpoint, up to N times")
-           ->check(AtLeast(0))
-           ->type_name("N"));
+  CLI::Option* restarts =
+      app.add_option("--restarts", supervisor.restarts,
+                     "start the ranks with mpirun; if the run fails, restart it from the latest "
+                     "checkpoint, up to N times")
+          ->check(AtLeast(0))
+          ->type_name("N");
+  asks(restarts);
   asks(app.add_option("-n", supervisor.ranks,
-                      "number of ranks to start with mpirun (default with --restarts or --tune: as "
-                      "in the conf)")
+                      "number of ranks to start with mpirun (default with --restarts, --hosts or "
+                      "--tune: as in the conf)")
            ->check(AtLeast(1))
            ->type_name("N"));
-  app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks if fewer remain");
+  app.add_flag("--elastic", supervisor.elastic,
+               "with --restarts: restart with fewer ranks if fewer remain")
+      ->needs(restarts);
   asks(app.add_option("--hosts", hosts,
                       "hosts to start ranks on with mpirun: NAME:RANKS,NAME:RANKS,..."));
-  app.add_option("--mpirun", supervisor.mpirun, "mpirun command, with any options of its own")
+  app.add_option(
+         "--mpirun", supervisor.mpirun,
+         "with -n, --hosts, --restarts or --tune: mpirun command, with any options of its own")
       ->capture_default_str();
 }
 

@@ -193,6 +193,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   SessionOptions asked;
   asked.package = options.package;
   asked.conf = options.conf;
+  asked.weights = options.weights;
   asked.verify_files = options.verify_files;
   asked.trace_memory = !options.trace.empty();
   asked.device = options.device;
@@ -208,10 +209,13 @@ void Bench(const BenchOptions& options, Transport& transport) {
   if (meter) meter->Show(DeviceOf(session));
   Feed feed;
   feed.Open(job, job.data, session.run, job.path + ": data", transport);
-  session.Load({&feed});
+  session.Load({&feed}, {{"weights", options.weights},
+                         {"steps", std::to_string(options.steps)},
+                         {"warmup", std::to_string(options.warmup)}});
   session.Start();
   Phase(transport, "opening outputs", [&] {
-    OutputFiles outputs(RunFiles(options.package, session.run.manifest, job, {options.conf}));
+    OutputFiles outputs(
+        RunFiles(options.package, session.run.manifest, job, {options.weights, options.conf}));
     outputs.Add("--trace", options.trace, transport.rank() == 0);
     outputs.Add("--costs", options.costs, transport.rank() == 0);
   });

@@ -9,7 +9,7 @@
 namespace pipewright {
 
 struct BenchOptions {
-  std::string package, job, conf, schedule;
+  std::string package, job, conf, weights, schedule;
   std::vector<std::string> set;  // changes of the job, see ReadJob
   int steps = 10, warmup = 3;  // measured steps, and steps before those; both at least 1
   std::string trace, costs;    // output files; empty: none

@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from support import RUN, Case, call, export_gpt, gpt, token_job
+from support import RUN, Case, call, export_gpt, gpt, run_ranks, token_job
 
 RANKS = 2
 
@@ -46,6 +46,27 @@ class Requests(Case):
                                     for times in stage.values() for time in times))
                 alone = self.ask(schedule, "steps 4")[0]
                 self.assertEqual(after["losses"], alone["losses"])
+
+    def test_other_weights(self):
+        job = self.write_job(token_job(schedule="1f1b", check_shared=None, steps=3, save="trained.safetensors",
+                                       optimizer={"type": "sgd", "lr": 0.1}))
+        self.path("one.json").write_text('{"module_to_stage_map": [0, 0, 0, 0], "stage_to_rank_map": {"0": [0]}}')
+        self.succeed(run_ranks(1, "train", self.package, job, "--conf", self.path("one.json"), mpi=False))
+
+        def bench(*options):
+            result = call(["sh", "-c", 'echo "steps 1" | exec "$0" "$@"', RUN, "bench", self.package, job, "--conf",
+                           self.path("one.json"), "--on-request", *options])
+            return result.code, result.out
+
+        losses = {}
+        for name in ("", "trained.safetensors"):
+            code, out = bench(*(["--weights", self.path(name)] if name else []))
+            self.assertEqual(code, 0, out)
+            losses[name] = json.loads(out.splitlines()[-1])["losses"][0]
+        self.assertLess(losses["trained.safetensors"], losses[""])
+        code, out = bench("--weights", self.path("none.safetensors"))
+        self.assertEqual(code, 1, out)
+        self.assertIn("none.safetensors", out)
 
 
 if __name__ == "__main__":

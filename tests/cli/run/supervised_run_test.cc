@@ -110,7 +110,6 @@ TEST(IsSupervised, IfRanksAreToBeStarted) {
   const RunOptions run = Small();
   auto supervised = [&](const Words& words) { return RunApart(words, run).code != kNotSupervised; };
   EXPECT_FALSE(supervised({"train", "P", "J"}));
-  EXPECT_FALSE(supervised({"train", "P", "J", "--elastic"}));
   EXPECT_TRUE(supervised({"train", "P", "J", "-n", "1"}));
   EXPECT_TRUE(supervised({"train", "P", "J", "--restarts", "0"}));
   EXPECT_TRUE(supervised({"train", "P", "J", "--hosts", "a"}));
@@ -267,6 +266,7 @@ TEST(RunSupervised, RefusesBeforeAnythingStarts) {
     return done.err;
   };
   RunOptions run = Small();
+  EXPECT_EQ(error({"train", "P", "J", "--elastic"}, run), "--elastic requires --restarts");
   EXPECT_EQ(error({"train", "P", "J", "--restarts", "2"}, run),
             run.job +
                 ": --restarts: the job writes no checkpoints to restart from\n"
