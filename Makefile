@@ -2,7 +2,7 @@
 
 # Python 3.11 or later; the environment made with it is .venv.
 PYTHON ?= python3
-# Arguments of pip install, for example --index-url URL to choose PyTorch's CPU or CUDA build.
+# Arguments of pip install, for example --extra-index-url URL for PyTorch's CPU build.
 PIP_ARGS ?=
 BUILD ?= build
 # A file that includes torch's headers takes up to 1.5 GB to compile.
@@ -10,7 +10,7 @@ CORES := $(shell nproc)
 GIGABYTES := $(shell awk '/MemAvailable/ {print int($$2 / 1.5e6)}' /proc/meminfo)
 JOBS ?= $(shell echo $$(( $(GIGABYTES) < 1 ? 1 : $(GIGABYTES) < $(CORES) ? $(GIGABYTES) : $(CORES) )))
 
-PACKAGES := cmake ninja-build ccache libopenmpi-dev openmpi-bin nlohmann-json3-dev libgtest-dev \
+PACKAGES := g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin nlohmann-json3-dev libgtest-dev \
             libgmock-dev libcli11-dev zlib1g-dev libgoogle-perftools-dev
 PACKAGES += $(shell $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv)
 

@@ -38,7 +38,8 @@ set(PUBLIC_HEADERS
 if(PIPEWRIGHT_TORCH)
   list(APPEND PUBLIC_HEADERS
     compiler/compile.h compiler/trace.h ops/op_library.h
-    runtime/session.h runtime/commands/bench.h runtime/commands/generate.h runtime/commands/train.h
+    runtime/session.h runtime/commands/bench.h runtime/commands/eval.h
+    runtime/commands/generate.h runtime/commands/infer.h runtime/commands/train.h
     runtime/module/local_package.h runtime/transport/mpi_transport.h
     runtime/transport/thread_transport.h
     tensors/device_load.h tensors/dtype.h tensors/empty_weights.h tensors/model_file.h
