@@ -1,6 +1,6 @@
 # The executor's cases on MPI processes, and what happens when a rank fails.
 set(MPI_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_rmaps_base_oversubscribe=1)
+    OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
 
 add_executable(mpi_tests runtime/exec/mpi_main.cc runtime/exec/mpi_abort_test.cc
                runtime/exec/mpi_executor_test.cc runtime/exec/mpi_requests_test.cc)

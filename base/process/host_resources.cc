@@ -31,15 +31,12 @@ double GroupLimit(const std::string& file, const std::string& groups, const std:
   return least;
 }
 
-int CoresAllowed() {
-  cpu_set_t mine;
-  return sched_getaffinity(0, sizeof mine, &mine) == 0
-             ? CPU_COUNT(&mine)
-             : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 int CoresHere() {
-  return std::max(1, static_cast<int>(std::min<double>(CoresAllowed(), GroupLimit("cpu.max"))));
+  cpu_set_t mine;
+  const int cores = sched_getaffinity(0, sizeof mine, &mine) == 0
+                        ? CPU_COUNT(&mine)
+                        : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, static_cast<int>(std::min<double>(cores, GroupLimit("cpu.max"))));
 }
 
 int64_t MemoryHere() {

@@ -6,16 +6,14 @@
 
 namespace pipewright {
 
-// Returns the number of cores that this process's affinity names.
-int CoresAllowed();
-// Returns how many of them its control groups let this process use at a time.
+// Returns the number of cores that this process may use, by its affinity and its control groups.
 int CoresHere();
 
 // Returns the bytes of this host's memory that its control groups leave this process.
 int64_t MemoryHere();
 
 // Returns the core seconds that all programs of the host, and other virtual machines, have so far
-// used of the cores that this process's affinity names; 0 if unknown.
+// used of the cores that this process may use; 0 if unknown.
 double BusySeconds();
 // Returns the clock ticks, in the text of /proc/stat (proc(5)), in which these cores were not idle;
 // those of all cores if it names none of these.

@@ -12,9 +12,10 @@ static bool IsOfMpirun(const std::string& name) {
   auto begins = [&](const char* prefix) { return name.starts_with(prefix); };
   if (begins("OMPI_MCA_"))
     return begins("OMPI_MCA_orte_") || begins("OMPI_MCA_prte_") || begins("OMPI_MCA_ess") ||
-           begins("OMPI_MCA_pmix") || begins("OMPI_MCA_initial_wdir");
+           begins("OMPI_MCA_pmix") || begins("OMPI_MCA_initial_wdir") ||
+           begins("OMPI_MCA_PREFIXES") || begins("OMPI_MCA_num_procs");
   return (begins("OMPI_") && !begins("OMPI_ALLOW_")) || begins("PMI_") ||
-         (begins("PMIX_") && !begins("PMIX_MCA_"));
+         (begins("PMIX_") && !begins("PMIX_MCA_")) || (begins("PRTE_") && !begins("PRTE_MCA_"));
 }
 
 void ForgetMpirun() {

@@ -114,7 +114,9 @@ class Isolator {
   void CheckWeights(const Write& write, const Memory::Values& written) {
     for (const Value* value : written) {
       if (!IsWeight(value)) continue;
-      const Weight& weight = model_.weights[value->offset()];
+      Weight& weight = model_.weights[value->offset()];
+      if (weight.kind == WeightKind::kConstant)  // a tensor that the model did not register
+        weight.kind = WeightKind::kBuffer, weight.persistent = false;
       const std::string where =
           model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node);
       if (weight.kind == WeightKind::kParameter && IsBehindAutograd(write, tops_, memory_))
@@ -269,7 +271,7 @@ class Isolator {
   }
 
   // Returns true if an operation with a gradient takes values of this memory, directly or in a
-  // list, without writing to them or returning them.
+  // list, without writing to them or returning them. It may write to other values.
   bool MayKeep(Node* node, const Memory::Values& memory,
                const std::unordered_set<const Value*>& gradient) {
     auto in_memory = [&](const Value* value) {
@@ -286,20 +288,24 @@ class Isolator {
     if (node->kind() == prim::ListConstruct) {
       bool kept = false;
       for (const torch::jit::Use& list : node->output()->uses()) {
-        if (list.user->kind() == prim::ListConstruct || !TakesOnly(list.user) ||
+        if (list.user->kind() == prim::ListConstruct || !TakesOnly(list.user, memory) ||
             any(list.user->outputs(), in_memory))
           return false;
         kept = kept || any(node->inputs(), has_gradient) || any(list.user->inputs(), has_gradient);
       }
       return kept;
     }
-    return TakesOnly(node) && !any(node->outputs(), in_memory) && any(node->inputs(), has_gradient);
+    return TakesOnly(node, memory) && !any(node->outputs(), in_memory) &&
+           any(node->inputs(), has_gradient);
   }
 
-  bool TakesOnly(Node* node) {
+  bool TakesOnly(Node* node, const Memory::Values& memory) {
+    if (node == model_.graph->return_node() || !node->blocks().empty()) return false;
     std::vector<Write> writes;
     CollectWrites(node, 0, writes);
-    return node != model_.graph->return_node() && node->blocks().empty() && writes.empty();
+    return std::none_of(writes.begin(), writes.end(), [&](const Write& write) {
+      return Intersect(memory_.Written(write), memory);
+    });
   }
 
   Model& model_;

@@ -48,7 +48,10 @@ class Localizer {
       for (Node* top : own)
         for (Node* user : WithInner(top))
           for (Value* input : user->inputs()) Collect(input);
-      first_ = own.empty() ? nullptr : own.front();
+      // A list that is appended to may be made before the values that enter.
+      const auto first =
+          std::find_if(own.begin(), own.end(), [&](Node* node) { return !changed_.count(node); });
+      first_ = first == own.end() ? nullptr : *first;
       for (Node* top : own) {
         const ErrorContext here(top);
         top_ = top;
@@ -211,7 +214,8 @@ class Localizer {
       }
       torch::jit::WithInsertPoint before(top_);
       if (auto [tensor, dimension] = Carrier(value); !free && tensor) {
-        torch::jit::WithInsertPoint begin(first_);  // the module may change its shape in place
+        // Later, the module may have changed its shape in place.
+        torch::jit::WithInsertPoint begin(first_ && first_->isBefore(top_) ? first_ : top_);
         Value* d = Own(model_.graph->insertConstant(dimension));
         Node* size =
             model_.graph->insertNode(model_.graph->create(c10::aten::size, {tensor, d}, 1));

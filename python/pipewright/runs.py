@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +28,6 @@ from pipewright.package import Package, Path, conf_file, rank_count, stages_of
 POLL = 0.2  # seconds between two checks of a run
 ROW_BYTES = 1 << 20  # more than a usual row of metrics
 STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")  # names another file in each process
-SURELY_STARTED = 5.0  # seconds after which a program handles signals
 KILL_AFTER = 10.0  # seconds that a run has to end its ranks before it is killed
 
 
@@ -272,13 +270,13 @@ class Run:
 
     def _follow(self, out: int) -> None:
         """Waits for the end of the program. Meanwhile shows its progress and asks it to stop."""
-        ready, asked, shown, since = False, False, None, time.monotonic()
+        ready, asked, shown = False, False, None
         while self.code is None:
             try:
                 self.code = self._process.wait(POLL)
             except subprocess.TimeoutExpired:
                 pass
-            ready = ready or self._ready(out, since)
+            ready = ready or self._ready(out)
             if self._stop.is_set() and ready and not asked and self.code is None:
                 # Not SIGINT, which a program in the background of a shell ignores.
                 self._process.send_signal(signal.SIGUSR1)
@@ -287,11 +285,11 @@ class Run:
                 self._show()
                 shown = row
 
-    def _ready(self, out: int, since: float) -> bool:
-        """Whether the program, started at `since`, handles signals: once it has written metrics."""
+    def _ready(self, out: int) -> bool:
+        """Whether the program handles signals: once it has written metrics."""
         now = file_state(self.metrics_file)
         if now is None and os.path.exists(self.metrics_file):  # a stream, such as /dev/stdout or /dev/null
-            return os.fstat(out).st_size > 0 or time.monotonic() - since > SURELY_STARTED
+            return os.fstat(out).st_size > 0 or handles(self._process.pid, signal.SIGUSR1)
         return now != self._before and self.last_row() is not None
 
     def _end(self) -> int:
@@ -313,6 +311,16 @@ class Run:
         except Exception as error:
             self._display = None
             print(f"pipewright: the progress of the run is no longer shown: {error!r}", file=sys.stderr)
+
+
+def handles(process: int, number: int) -> bool:
+    """Whether a signal would not end the process: it handles or blocks it (proc(5))."""
+    try:
+        status = pathlib.Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    masks = re.findall(r"^Sig(?:Blk|Cgt):\s*(\w+)$", status, re.M)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def notebook_display(run: Run) -> Any:

@@ -91,6 +91,8 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     CheckStatistics(*module.graph);
   }
   module.code = std::make_unique<torch::jit::Code>(module.graph, info.name);
+  for (const torch::jit::Node* node : AllNodes(*module.graph))
+    module.switches_gradients |= node->kind() == c10::Symbol::aten("set_grad_enabled");
   return module;
 }
 
@@ -184,7 +186,7 @@ std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue
   // At the end of a region without gradients, the code switches them on, also where a run has none.
   const at::AutoGradMode restores(at::GradMode::is_enabled());
   std::optional<at::AutoDispatchBelowAutograd> without;
-  if (!at::GradMode::is_enabled()) without.emplace();
+  if (module.switches_gradients && !at::GradMode::is_enabled()) without.emplace();
   torch::jit::Stack stack;
   stack.reserve(inputs.size() + 1);
   stack.emplace_back(module.self);

@@ -28,6 +28,7 @@ struct LoadedModule {
   std::shared_ptr<torch::jit::CompilationUnit> unit;
   std::shared_ptr<torch::jit::Graph> graph;  // the graph of forward, without calls
   std::unique_ptr<torch::jit::Code> code;    // compiled from `graph`
+  bool switches_gradients = false;           // it has regions with or without gradients
   std::shared_ptr<RecordedBodies> recorded;  // UseBody; null: autograd's body only
 };
 

@@ -200,6 +200,8 @@ void SetMpirunDefaults(bool one_machine) {
   if (!one_machine) return;
   set("OMPI_MCA_rmaps_base_oversubscribe", "1");
   set("OMPI_MCA_hwloc_base_binding_policy", "none");
+  set("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");  // the same for Open MPI 5
+  set("PRTE_MCA_hwloc_default_binding_policy", "none");
 }
 
 class Supervisor {
@@ -242,11 +244,6 @@ class Supervisor {
       for (const RankStatus& rank : ranks) {
         agreed &= rank.state == RankState::kFinished;
         step = std::max(step, rank.step);
-      }
-      // Unless it was asked to, a run does not look for an older checkpoint itself.
-      if (agreed && step < 0 && !as_asked && !options_.resume_from.empty() && !from.empty()) {
-        agreed = false;
-        unreadable_.insert(from);
       }
       std::string text = "the run ended with code " + std::to_string(end.code) +
                          (step > 0 ? " after step " + std::to_string(step) : "");
@@ -331,15 +328,13 @@ class Supervisor {
   }
 
   // Returns the checkpoint that the next run resumes from: the newest, unless two runs have failed
-  // from it, or one that could not read it. One of a later step than that is left from before the
-  // user went back.
+  // from it. One of a later step than that is left from before the user went back.
   std::string ChooseCheckpoint() const {
     const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);
     for (const std::string& path : there) {
       if (foreign_.count(VersionOf(path))) continue;
       if (auto found = failures_.find(path); found != failures_.end() && found->second > 1)
         continue;
-      if (unreadable_.count(path)) continue;
       if (path == there[0]) return path;
       if (std::filesystem::path(path).filename() > std::filesystem::path(there[0]).filename())
         continue;
@@ -349,17 +344,13 @@ class Supervisor {
         Say(std::string("passed over: ") + e.what());
         continue;
       }
-      Say(WhyNot(there[0]) + ": the next run resumes from the older " + path);
+      Say("two runs have failed from " + there[0] + ": the next one resumes from the older " +
+          path);
       return path;
     }
-    if (!there.empty()) Say(WhyNot(there[0]) + ", and no older checkpoint is left to try");
+    if (!there.empty())
+      Say("two runs have failed from " + there[0] + ", and no older checkpoint is left to try");
     return options_.resume_from.empty() ? Newest() : options_.resume_from;
-  }
-
-  std::string WhyNot(const std::string& checkpoint) const {
-    const auto found = failures_.find(checkpoint);
-    return found != failures_.end() && found->second > 1 ? "two runs have failed from " + checkpoint
-                                                         : checkpoint + " cannot be used";
   }
 
   std::vector<std::string> Command(const std::string& from) const {
@@ -434,7 +425,6 @@ class Supervisor {
   std::string folder_;
   StatusFolderUse use_;
   std::map<std::string, int> failures_;  // runs that failed from a checkpoint
-  std::set<std::string> unreadable_;     // checkpoints that a rank could not read
   std::set<std::string> foreign_;        // versions of checkpoints that other runs had left there
 };
 

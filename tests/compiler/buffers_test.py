@@ -3,7 +3,7 @@ import json
 
 import torch
 import torch.nn as nn
-from support import CompilerTest, TwoLayers, export, pipe_split, unittest
+from support import CompilerTest, TwoLayers, call, export, load_file, pipe_split, save_file, unittest
 
 
 class Buffers(CompilerTest):
@@ -149,6 +149,45 @@ class Buffers(CompilerTest):
                 self.scale = 0.9 * self.scale + 0.1 * y.detach().abs().mean(0)
                 return y
         self.check(Branches(), [torch.rand(6, 4)])
+
+    def test_operations_in_place_that_take_a_written_buffer(self):
+        """They save it for their backward, so each microbatch needs its own."""
+        class Scales(TwoLayers):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.BatchNorm1d(4)
+
+            def forward(self, x):
+                y = self.norm(self.a(x))
+                y *= self.norm.running_var
+                z = torch.zeros_like(y)
+                z[:, :2] = y[:, :2] / self.norm.running_mean[:2]
+                z += self.b(y)
+                return z
+
+        _, package = self.check(Scales(), [torch.rand(6, 4)])
+        self.assertRegex(self.code(package, 0), r"torch.mul_\(\w+, torch.clone\(norm_running_var\)\)")
+
+    def test_written_tensors_that_are_no_buffers(self):
+        class Counts(TwoLayers):
+            def __init__(self):
+                super().__init__()
+                self.seen = torch.zeros(1)
+
+            def forward(self, x):
+                self.seen.add_(1.0)
+                return self.a(x) * (1.0 / self.seen), self.seen
+
+        torch.jit.script(Counts()).save(str(self.at / "model.pt"))
+        manifest, package = self.compile(self.at / "model.pt")
+        [seen] = [held for module in manifest["modules"] for held in module["held"] if held["name"] == "seen"]
+        self.assertEqual((seen["kind"], seen.get("persistent")), ("buffer", False))
+        save_file({"x": torch.ones(4, 4)}, self.at / "in.safetensors")
+        result = call("pipewright-run", "infer", package, "--input", self.at / "in.safetensors", "--microbatches", 4,
+                      "-o", self.at / "out.safetensors")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        outputs = load_file(self.at / "out.safetensors")
+        self.assertEqual([value.tolist() for value in outputs.values() if value.dim() == 1], [[1., 2., 3., 4.]])
 
 
 if __name__ == "__main__":

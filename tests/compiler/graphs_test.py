@@ -192,6 +192,7 @@ class Graphs(CompilerTest):
             export(Library(), [x], self.at / "model.pt2", decompose=True)
             _, package = self.compile(self.at / "model.pt2")
             self.assertEqual(self.code(package, 0).count("detach("), Library.hard)
+        self.check(Mixes(), [x])
         self.check_decomposed(Mixes(), x)
         self.check_decomposed(Differs(), x)
         program = torch.export.export(Detaches(), (x,)).run_decompositions()

@@ -32,6 +32,7 @@ ENVIRONMENT = {
     # Like scripts/mpi_env.sh, which the pages tell readers to source.
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMP_NUM_THREADS": "1", "PIPEWRIGHT_BUILD": str(BUILD),
 }
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)

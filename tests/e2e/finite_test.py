@@ -281,7 +281,7 @@ class Finite(Case):
         result = call([RUN, "--restarts", 5, "-n", 2, "train", self.package, self.job(), "--conf",
                        self.path("2.json")])
         self.assertEqual((result.code, result.left), (1, []), result.out)
-        said = re.search(rf"two runs have failed from {self.checkpoints}/step-0000000([34]): the next run resumes "
+        said = re.search(rf"two runs have failed from {self.checkpoints}/step-0000000([34]): the next one resumes "
                          rf"from the older {self.checkpoints}/step-0000000([23])", result.out)
         self.assertTrue(said, result.out)
         self.assertEqual(int(said[2]), int(said[1]) - 1)

@@ -293,7 +293,7 @@ class Tune(Reports):
             self.assertIn("nothing fits", refuse(2, between))
 
     def test_a_busy_machine(self):
-        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+        loops = [subprocess.Popen([sys.executable, "-c", "import time\nend = time.time() + 300\nwhile time.time() < end: pass"]) for _ in range(os.cpu_count())]
         try:
             self.use_one_rank("disturbed.pkg")
             result = self.tune("disturbed", "--no-measure")

@@ -67,12 +67,13 @@ std::string PointText(const Point& point) {
 }
 
 // Throws Error if what a module keeps for its backward, going by smaller microbatches, does not fit
-// on this host: the system might end other programs.
+// on this host: the system might end other programs. Copies of weights do not grow with the size.
 void CheckHostMemory(const Measuring& state, const Point& point) {
   double most = 0;
   for (const auto& [measured, profile] : state.profiles)
     for (const ProfileNode& node : profile.nodes)
-      most = std::max(most, node.kept / static_cast<double>(measured.size));
+      most = std::max(
+          most, (node.kept - node.parameters - node.buffers) / static_cast<double>(measured.size));
   const std::string why =
       WhyTooLarge(state.request, most * static_cast<double>(point.size), MemoryHere());
   if (!why.empty()) throw Error(state.request.package, why);

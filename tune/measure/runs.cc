@@ -28,12 +28,12 @@ std::string ProgramBeside(const std::string& name) {
 std::optional<std::string> OutputOf(const std::vector<std::string>& command,
                                     const TuneBudget& budget, double* others,
                                     const std::string& input) {
-  const double busy = BusySeconds(), spare = CoresAllowed() - CoresHere();
+  const double busy = BusySeconds();
   const TuneBudget clock;
   ChildResult result = RunChild(command, budget.Limits(), input);
   if (others)
-    *others = std::max(
-        0.0, (BusySeconds() - busy - result.cpu_seconds) / std::max(clock.Passed(), 1e-3) - spare);
+    *others =
+        std::max(0.0, (BusySeconds() - busy - result.cpu_seconds) / std::max(clock.Passed(), 1e-3));
   // An interrupt may reach the program before this one.
   if (result.ended || (result.code != 0 && budget.IsOver())) return std::nullopt;
   if (result.code == 0) return std::move(result.out);

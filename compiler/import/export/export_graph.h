@@ -41,7 +41,7 @@ class ExportConverter {
                         std::vector<torch::jit::Value*>& inputs);
   bool HasSixteenBits(const torch::jit::Value* value) const;
   bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
-  bool WasDetach(const ExportJson& node) const;
+  bool WasDetach(const ExportJson& node, const ExportJson& graph) const;
   // Regions (export_control.cc).
   void ConvertGradRegion(const ExportJson& node);
   // Autocast (export_autocast.cc).

@@ -127,13 +127,15 @@ void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph
 // Returns true for aliases that were detach in the model: run_decompositions() turns each detach
 // into an alias, through which gradients would pass. "from_node" names the operators that a node
 // was before (torch.fx.traceback.NodeSource). Throws Error if it is missing and may matter.
-bool ExportConverter::WasDetach(const ExportJson& node) const {
+bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph) const {
   const ExportJson metadata = node.value("metadata", ExportJson::object());
   if (metadata.contains("from_node"))
     return metadata["from_node"].get_ref<const std::string&>().find("\"aten.detach") !=
            std::string::npos;
   const SourceLine line = OwnLine(metadata.value("stack_trace", ""));
   if (line.code.find("detach(") == std::string::npos) return false;
+  for (const ExportJson& other : graph.at("nodes"))  // without run_decompositions(), they stay
+    if (Starts(other.at("target").get<std::string>(), "torch.ops.aten.detach")) return false;
   throw Error(model_.file + ": " + line.file + ":" + std::to_string(line.number),
               "calls detach, and the export does not tell which operators it became: " + line.code,
               "export it again, without run_decompositions()");
@@ -182,7 +184,7 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
-  if (target == "torch.ops.aten.alias.default" && WasDetach(node)) {
+  if (target == "torch.ops.aten.alias.default" && WasDetach(node, graph)) {
     Value* from = Plain(node.at("inputs").at(0).at("arg"));
     BindOutputs(node, graph, {model_.graph->insert(c10::aten::detach, {from})});
     return true;

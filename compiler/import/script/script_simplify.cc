@@ -38,7 +38,10 @@ void TakeSizesApart(const GraphPtr& graph) {
     if (sizes->kind() != c10::aten::size || sizes->inputs().size() != 1) continue;
     auto index = item ? torch::jit::constant_as<int64_t>(node->input(1)) : std::nullopt;
     if (item && !index) continue;
-    torch::jit::WithInsertPoint there(sizes->next());  // before anything changes the shape in place
+    // Right after it, anything that changes the shape in place is still to come. A branch may read
+    // a dimension only if it is there.
+    torch::jit::WithInsertPoint there(sizes->owningBlock() == node->owningBlock() ? sizes->next()
+                                                                                  : node);
     for (size_t i = 0; i < node->outputs().size(); ++i) {
       Value* dimension = graph->insertConstant(item ? *index : static_cast<int64_t>(i));
       Node* size =
