@@ -453,6 +453,30 @@ class TorchScript(CompilerTest):
                 return h * size[0]
         self.check(Late(), [torch.randn(6, 4)], script=torch.jit.script)
 
+    def test_sizes_that_only_a_branch_reads(self):
+        class Branches(TwoLayers):
+            def forward(self, x):
+                h = self.a(x)
+                shape = h.size()
+                if len(shape) == 3:
+                    h = h * shape[2]
+                return self.b(h)
+
+        self.check(Branches(), [torch.randn(6, 4)], script=torch.jit.script)
+
+    def test_a_list_that_is_made_before_what_enters(self):
+        class Rows(TwoLayers):
+            def forward(self, x):
+                rows: List[torch.Tensor] = []
+                a = torch.relu(self.a(x))
+                n = a.size(0)
+                for i in range(n):
+                    rows.append(self.b(a[i]))
+                return torch.stack(rows) * n
+
+        for cut in ([], ["--split", "equal:2"]):
+            self.check(Rows(), [torch.randn(6, 4)], cut, script=torch.jit.script, tolerance=1e-5)
+
     def test_no_grad_in_inference(self):
         class Rotary(nn.Module):
             def __init__(self):
