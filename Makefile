@@ -10,9 +10,10 @@ CORES := $(shell nproc)
 GIGABYTES := $(shell awk '/MemAvailable/ {print int($$2 / 1.5e6)}' /proc/meminfo)
 JOBS ?= $(shell echo $$(( $(GIGABYTES) < 1 ? 1 : $(GIGABYTES) < $(CORES) ? $(GIGABYTES) : $(CORES) )))
 
-PACKAGES := g++ cmake ninja-build ccache libopenmpi-dev openmpi-bin nlohmann-json3-dev libgtest-dev \
+PACKAGES := cmake ninja-build ccache libopenmpi-dev openmpi-bin nlohmann-json3-dev libgtest-dev \
             libgmock-dev libcli11-dev zlib1g-dev libgoogle-perftools-dev
 PACKAGES += $(shell $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv)
+PACKAGES += $(shell command -v c++ >/dev/null || echo g++)
 
 # With a LibTorch of your own, named by CMAKE_PREFIX_PATH, the build leaves .venv alone.
 OWN_TORCH := $(firstword $(foreach p,$(subst ;, ,$(subst :, ,$(CMAKE_PREFIX_PATH))), \
