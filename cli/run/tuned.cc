@@ -122,7 +122,7 @@ std::string FindOrTune(const RunOptions& options, bool quiet) {
   if (!lock.Take())
     throw Error(folder, "another process tunes there: " + lock.owner().text,
                 "start again when it is done");
-  if (IsTuned(folder, key)) return folder;  // since then
+  if (IsTuned(folder, key)) return folder;  // another process has tuned meanwhile
   if (const std::string other = OtherTuned(folders, key); !other.empty())
     PrintNote("a result of tune is not used: " + other);
   TuneRequest request;

@@ -277,7 +277,7 @@ class Isolator {
     auto in_memory = [&](const Value* value) {
       return HasMemory(value) && Intersect(memory_.Of(value), memory);
     };
-    // Of values inside branches and loops, it is not known.
+    // A value inside a branch or a loop may have one, too.
     auto has_gradient = [&](const Value* value) {
       return gradient.count(value) > 0 || (value->type()->kind() == c10::TypeKind::TensorType &&
                                            value->node()->owningBlock() != model_.graph->block());

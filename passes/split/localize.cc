@@ -269,7 +269,7 @@ class Localizer {
   ModuleAssignment& assignment_;
   std::set<const Node*> changed_;
   int module_ = 0;
-  Node *first_ = nullptr, *top_ = nullptr;  // of the module, and the one that is looked at
+  Node *first_ = nullptr, *top_ = nullptr;  // the module's first node, and the current one
   std::map<const Value*, Value*> made_;
   std::vector<Value*> entering_;
 };

@@ -230,7 +230,7 @@ class Trainer {
 
   void OpenData() {
     training_.Open(job_, job_.data, session_.run, job_.path + ": data", transport_);
-    const bool resumes = !options_.resume_from.empty() ||  // at any place
+    const bool resumes = !options_.resume_from.empty() ||  // its place is not known yet
                          (options_.resume && !ListCheckpoints(job_.checkpoint.folder).empty());
     training_.minibatches = resumes ? 0 : MinibatchesOf(job_);
     if (job_.validation.every == 0) return;
